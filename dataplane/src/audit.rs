@@ -1,0 +1,1 @@
+//! The offline proof of the promises, from database, ledger and sink.

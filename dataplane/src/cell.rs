@@ -1,0 +1,1 @@
+//! The executor of one room: mailbox, decisions, commits, recovery.

@@ -1,0 +1,1 @@
+//! Delivery of committed events: at least once, in order per room.

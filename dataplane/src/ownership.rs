@@ -1,0 +1,3 @@
+//! Who executes a room: leases, epochs, takes and routes.
+
+pub mod lease;

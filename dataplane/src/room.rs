@@ -1,0 +1,1 @@
+//! The voice room: pure state, commands and events.

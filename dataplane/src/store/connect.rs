@@ -1,0 +1,1 @@
+//! Opens a store by its URL.
