@@ -20,7 +20,10 @@ mod tests;
 pub use drain::{Drain, DrainMethod, DrainReason, OnTimeout};
 pub use duration::DurationText;
 pub use schema::crd;
-pub use spec::{Database, Outbox, OutboxMode, Redis, RoomCluster, RoomClusterSpec, SecretKeyRef, Shutdown};
+pub use spec::{
+    Database, Outbox, OutboxMode, Redis, RoomCluster, RoomClusterSpec, SecretKeyRef, Shutdown,
+    SidecarResources,
+};
 pub use status::{Ledger, Phase, PodDrain, PodPhase, PodStatus, RoomClusterStatus};
 pub use template::{OpenPodSpec, PodTemplate, TemplateError, TemplateMeta};
 pub use upgrade::{PodBudget, PodCount, RollingUpdate, Upgrade, UpgradeType};

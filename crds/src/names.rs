@@ -51,6 +51,8 @@ pub const ADMIN_PORT_NAME: &str = "admin";
 pub const ADMIN_PORT: i32 = 7401;
 /// Port name of the sidecar's health and metrics listener.
 pub const OUTBOX_ADMIN_PORT_NAME: &str = "outbox-admin";
+/// Container of a migration Job.
+pub const MIGRATE_CONTAINER: &str = "migrate";
 /// Port number of the sidecar's health and metrics listener.
 pub const OUTBOX_ADMIN_PORT: i32 = 7402;
 /// Key of the token in the Secret of [`token_secret_name`].
@@ -69,7 +71,6 @@ pub const RESERVED_ENV: &[&str] = &[
     "NODE_ID",
     "NODE_TOKEN",
     "OUTBOX_MODE",
-    "OUTBOX_SINK_URL",
     "POD_IP",
     "POD_UID",
     "PRE_STOP_WAIT",

@@ -3,8 +3,11 @@
 //! A field is here only if the operator honours it. Every default is part of the promise: changing one would
 //! roll running pods, because the API server stores defaults beside what the user wrote.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::CustomResource;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::drain::Drain;
@@ -122,7 +125,7 @@ pub struct SecretKeyRef {
 }
 
 /// How committed events leave the pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Outbox {
     /// Sidecar delivers from a container of its own, which ends after the room container; InProcess delivers
@@ -131,6 +134,27 @@ pub struct Outbox {
     /// Secret with the URL of the sink; the Redis of the cluster when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink_url_secret_ref: Option<SecretKeyRef>,
+    /// Resources of the sidecar. A pod is of the Guaranteed class only if its sidecar has limits as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<SidecarResources>,
+}
+
+/// Requests and limits of the outbox sidecar.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SidecarResources {
+    /// What the sidecar may use at most, as in {memory: 64Mi}.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "quantities_schema")]
+    pub limits: BTreeMap<String, Quantity>,
+    /// What is kept free for the sidecar, as in {cpu: 50m}.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "quantities_schema")]
+    pub requests: BTreeMap<String, Quantity>,
+}
+
+fn quantities_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": { "x-kubernetes-int-or-string": true } })
 }
 
 /// Where the outbox worker runs.

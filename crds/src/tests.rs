@@ -49,7 +49,7 @@ fn the_smallest_resource_reads_with_the_documented_defaults() {
     assert_eq!(spec.replicas, 1);
     assert_eq!(spec.revision_history_limit, 10);
     assert!(!spec.paused);
-    assert_eq!(spec.outbox, Outbox { mode: OutboxMode::Sidecar, sink_url_secret_ref: None });
+    assert_eq!(spec.outbox, Outbox { mode: OutboxMode::Sidecar, sink_url_secret_ref: None, resources: None });
     assert_eq!(spec.upgrade.kind, UpgradeType::RollingUpdate);
     assert_eq!(spec.upgrade.min_ready_seconds, 5);
     assert_eq!(spec.upgrade.progress_deadline_seconds, 600);
