@@ -2,4 +2,6 @@
 
 pub mod ids;
 pub mod intent;
+pub mod leader;
+pub mod observe;
 pub mod plan;
