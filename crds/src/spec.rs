@@ -26,7 +26,7 @@ pub const GRACE_RESERVE_SECONDS: u32 = 10;
     version = "v1alpha1",
     kind = "RoomCluster",
     plural = "roomclusters",
-    shortname = "rc",
+    shortname = "rcs",
     namespaced,
     status = "RoomClusterStatus",
     derive = "PartialEq",

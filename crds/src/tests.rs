@@ -143,7 +143,7 @@ fn kubectl_get_shows_what_a_person_asks_for_during_a_roll() {
 fn names_are_those_of_the_group_and_the_selector_finds_the_pods() {
     let crd = crd();
     assert_eq!((crd.spec.group.as_str(), crd.spec.versions[0].name.as_str()), (names::GROUP, names::VERSION));
-    assert_eq!(crd.spec.names.short_names.as_deref(), Some(&["rc".to_owned()][..]));
+    assert_eq!(crd.spec.names.short_names.as_deref(), Some(&["rcs".to_owned()][..]));
     assert_eq!(
         names::pod_selector("lounge"),
         "roomcluster.dev/cluster=lounge,app.kubernetes.io/component=room"
