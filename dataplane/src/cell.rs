@@ -39,7 +39,6 @@ pub use metrics::CellMetrics;
 pub use release::{BlockReason, LetGo, LetGoMode};
 
 use mailbox::{Envelope, Mailbox, Offer};
-use resident::Resident;
 
 /// Shards of the table: enough that two cores do not meet on one lock.
 const SHARDS: usize = 64;

@@ -120,7 +120,7 @@ impl Worker {
     }
 
     async fn commit(&mut self, jobs: Vec<Job>) {
-        let jobs = self.drop_expired(jobs).await;
+        let jobs = drop_expired(&self.leases, jobs).await;
         if jobs.is_empty() {
             return;
         }
@@ -145,21 +145,6 @@ impl Worker {
         }
     }
 
-    /// Answers the jobs whose lease has ended and keeps the others.
-    async fn drop_expired(&self, jobs: Vec<Job>) -> Vec<Job> {
-        let leases: Vec<_> = jobs.iter().map(|job| Arc::clone(&job.lease)).collect();
-        faults::point("commit.before-verify").await;
-        let verdicts = self.leases.verify(&leases).await;
-        let mut standing = Vec::with_capacity(jobs.len());
-        for (job, verdict) in jobs.into_iter().zip(verdicts) {
-            match verdict {
-                Verdict::GoOn => standing.push(job),
-                Verdict::Expired => answer(job.reply, CommitReply::LeaseExpired),
-            }
-        }
-        standing
-    }
-
     async fn commit_in_session(&mut self, commits: &[RoomCommit]) -> Result<Vec<CommitOutcome>, StoreError> {
         let session = match &mut self.session {
             Some(session) => session,
@@ -167,6 +152,21 @@ impl Worker {
         };
         session.commit(commits).await
     }
+}
+
+/// Answers the jobs whose lease has ended and keeps the others.
+async fn drop_expired(leases: &Leases, jobs: Vec<Job>) -> Vec<Job> {
+    let held: Vec<_> = jobs.iter().map(|job| Arc::clone(&job.lease)).collect();
+    faults::point("commit.before-verify").await;
+    let verdicts = leases.verify(&held).await;
+    let mut standing = Vec::with_capacity(jobs.len());
+    for (job, verdict) in jobs.into_iter().zip(verdicts) {
+        match verdict {
+            Verdict::GoOn => standing.push(job),
+            Verdict::Expired => answer(job.reply, CommitReply::LeaseExpired),
+        }
+    }
+    standing
 }
 
 fn failed(error: &StoreError) -> CommitReply {

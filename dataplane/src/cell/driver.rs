@@ -10,7 +10,6 @@ use tracing::{error, info};
 use super::batch::{self, Base, Batch, Verdict};
 use super::committer::CommitReply;
 use super::mailbox::{Control, Envelope, Work};
-use super::recents::Recents;
 use super::resident::{LoadError, Resident, load, phase_change};
 use super::{Answer, Cell, CellError, Cells, Request, Shared};
 use crate::faults;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use roomcluster_lifecycle::{BoxError, ConfigError, Identity, LogFormat, Process, Settings, Shutdown};
+use roomcluster_lifecycle::{BoxError, Identity, LogFormat, Process, Settings, Shutdown};
 use secrecy::SecretString;
 
+use super::errors;
 use super::room::{self, OutboxMode, RoomArgs, Stores};
 use crate::ownership::embedded::EmbeddedLeases;
 use crate::store::connect;
@@ -54,7 +55,7 @@ impl DevArgs {
 /// Starts the process and returns the plan of its end.
 pub async fn start(process: Process, args: DevArgs) -> Result<Shutdown, BoxError> {
     let url = args.database_url();
-    let problem = |error: connect::ConnectError| ConfigError::new("--data", error.to_string());
+    let problem = |error| errors::config_error("--data", error);
     connect::migrate(&url).await.map_err(problem)?;
     let rooms = connect::open(&url, connect::StoreOptions::default()).await.map_err(problem)?;
     let stores = Stores { rooms, leases: Arc::new(EmbeddedLeases::new()) };

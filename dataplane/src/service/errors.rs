@@ -8,15 +8,26 @@ use std::collections::HashMap;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use roomcluster_lifecycle::{BoxError, ConfigError};
+
 use crate::cell::CellError;
 use crate::forward::RouteError;
 use crate::logic::RejectKind;
+use crate::store::connect::ConnectError;
 use crate::types::InvalidId;
 
 /// Domain of the reasons.
 pub const DOMAIN: &str = "roomcluster.dev";
 /// The request was meant for another node or process.
 pub const WRONG_NODE: &str = "WRONG_NODE";
+
+/// A store that cannot be opened: a wrong URL is the flag's fault, an unreachable server is not.
+pub fn config_error(flag: &str, error: ConnectError) -> BoxError {
+    match error {
+        ConnectError::Url { .. } | ConnectError::OldServer { .. } => Box::new(ConfigError::new(flag, error.to_string())),
+        ConnectError::Connect(_) | ConnectError::Migrate(_) => Box::new(error),
+    }
+}
 
 /// A status with its reason.
 pub fn status(code: Code, reason: &str, message: impl Into<String>) -> Status {

@@ -1,9 +1,10 @@
 //! `dataplane migrate`: the only thing that changes a schema.
 
 use clap::Args;
-use roomcluster_lifecycle::{BoxError, ConfigError};
+use roomcluster_lifecycle::BoxError;
 use secrecy::SecretString;
 
+use super::errors::config_error;
 use crate::store::{SCHEMA_VERSION, connect};
 
 /// Flags of `dataplane migrate`.
@@ -16,9 +17,7 @@ pub struct MigrateArgs {
 
 /// Brings the schema to [`SCHEMA_VERSION`]. Two at once both end well.
 pub async fn run(args: &MigrateArgs) -> Result<(), BoxError> {
-    connect::migrate(&args.database_url).await.map_err(|error| -> BoxError {
-        if error.is_config() { Box::new(ConfigError::new("--database-url", error.to_string())) } else { Box::new(error) }
-    })?;
+    connect::migrate(&args.database_url).await.map_err(|error| config_error("--database-url", error))?;
     println!("The schema is at version {SCHEMA_VERSION}.");
     Ok(())
 }

@@ -14,16 +14,18 @@ use roomcluster_lifecycle::{
 };
 use secrecy::SecretString;
 use tonic::service::Routes;
+use tracing::warn;
 
 use crate::cell::{CellConfig, CellMetrics, Cells, Committer, CommitterConfig, Shared};
 use crate::faults;
 use crate::forward::Router;
 use crate::forward::client::PeerClients;
-use crate::outbox;
 use crate::ownership::lease::LeaseStore;
-use crate::ownership::redis::RedisLeases;
+use crate::ownership::redis::{RedisLeases, RedisOptions};
 use crate::ownership::{LeaseConfig, Leases, Peers};
 use crate::room::VoiceRoom;
+use super::errors;
+use super::outbox::OutboxWorker;
 use crate::store::{RoomStore, connect};
 use crate::types::{Incarnation, NodeId, NodeRef};
 
@@ -45,6 +47,9 @@ pub const SERVICE: &str = "room-service";
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 /// Most bytes of one message between nodes: a request, or a whole room for GetRoom.
 const MAX_PEER_BYTES: usize = 4 * 1024 * 1024;
+
+/// Pause between two tries to reach a database at start.
+const DATABASE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where committed events are delivered from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -166,14 +171,28 @@ pub struct Stores {
 
 /// Starts the process and returns the plan of its end.
 pub async fn start(process: Process, args: RoomArgs) -> Result<Shutdown, BoxError> {
-    let options = connect::Options { max_connections: u32::from(args.commit_sessions) + 12, ..Default::default() };
-    let rooms = connect::open(&args.database_url, &options)
-        .await
-        .map_err(|error| ConfigError::new("--database-url", error.to_string()))?;
-    let leases = RedisLeases::open(&args.redis_url)
+    let rooms = open_when_reachable(&args.database_url).await?;
+    let leases = RedisLeases::open(&args.redis_url, RedisOptions::default())
         .map_err(|error| ConfigError::new("--redis-url", error.to_string()))?;
     let stores = Stores { rooms, leases: Arc::new(leases) };
     start_with(process, args, stores).await
+}
+
+/// A database that is not up yet is waited for: the process is alive, and not ready.
+async fn open_when_reachable(url: &SecretString) -> Result<Arc<dyn RoomStore>, BoxError> {
+    let mut silent = false;
+    loop {
+        match connect::open(url, connect::StoreOptions::default()).await {
+            Ok(store) => return Ok(store),
+            Err(error) if error.is_retryable() => {
+                if !std::mem::replace(&mut silent, true) {
+                    warn!(%error, source = ?std::error::Error::source(&error), "Waiting for the database");
+                }
+                tokio::time::sleep(DATABASE_PAUSE).await;
+            }
+            Err(error) => return Err(errors::config_error("--database-url", error)),
+        }
+    }
 }
 
 /// Starts the process on stores that are open.
@@ -243,12 +262,12 @@ fn add_checks(process: &Process, stores: &Stores) {
     });
 }
 
-async fn start_outbox(process: &Process, args: &RoomArgs) -> Result<Option<outbox::Handle>, BoxError> {
+async fn start_outbox(process: &Process, args: &RoomArgs) -> Result<Option<OutboxWorker>, BoxError> {
     if args.outbox_mode == OutboxMode::Sidecar {
         return Ok(None);
     }
     let sink = args.outbox_sink_url.as_ref().unwrap_or(&args.redis_url);
-    let handle = super::outbox::start_worker(process, &args.database_url, sink, &args.node_id).await?;
+    let handle = OutboxWorker::start(process, &args.database_url, sink, &args.node_id).await?;
     Ok(Some(handle))
 }
 
@@ -277,7 +296,7 @@ struct Parts {
     keeper: keeper::Keeper,
     loops: roomcluster_lifecycle::Tasks,
     grpc: GrpcServer,
-    outbox: Option<outbox::Handle>,
+    outbox: Option<OutboxWorker>,
 }
 
 /// The end, in the specified order: rooms and calls first, loops then, dependencies last.
