@@ -1,0 +1,115 @@
+//! Signals and the last deadline, on a thread of their own.
+//!
+//! The thread has its own runtime, so that a signal makes the process not ready, and the deadline ends it, even
+//! while the main runtime is blocked. It does not know the phases, only how far they have come.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::args::Exit;
+use crate::shutdown::{Progress, millis};
+use crate::state::{DrainCause, Identity, Lifecycle, Signal, SignalEffect};
+use crate::tasks::Tasks;
+
+/// Handles signals until it is dropped.
+pub(super) struct Supervisor {
+    progress: Arc<Mutex<Option<Progress>>>,
+    _until_dropped: DropGuard,
+}
+
+struct Watch {
+    lifecycle: Lifecycle,
+    tasks: Tasks,
+    progress: Arc<Mutex<Option<Progress>>>,
+    limit: Duration,
+}
+
+impl Supervisor {
+    /// Handles signals from now on, and ends the process `limit` after its drain began.
+    ///
+    /// # Errors
+    /// The machine gives no thread, or no signal handler.
+    pub(super) fn start(lifecycle: &Lifecycle, tasks: &Tasks, limit: Duration) -> io::Result<Self> {
+        let progress = Arc::<Mutex<Option<Progress>>>::default();
+        let done = CancellationToken::new();
+        let watch = Watch {
+            lifecycle: lifecycle.clone(),
+            tasks: tasks.clone(),
+            progress: Arc::clone(&progress),
+            limit,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // The handlers are in place when this returns; a signal that comes before would end the process at once.
+        let (term, int) = {
+            let _entered = runtime.enter();
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        };
+        let until = done.clone();
+        std::thread::Builder::new().name("supervisor".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    () = until.cancelled() => {}
+                    () = watch.signals(term, int) => {}
+                    () = watch.deadline() => watch.force("the shutdown time-out has passed"),
+                }
+            });
+        })?;
+        Ok(Self { progress, _until_dropped: done.drop_guard() })
+    }
+
+    /// Says whose progress is reported if the process is ended from outside.
+    pub(super) fn watch(&self, progress: Progress) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+    }
+}
+
+impl Watch {
+    async fn signals(&self, mut term: tokio::signal::unix::Signal, mut int: tokio::signal::unix::Signal) {
+        loop {
+            let signal = tokio::select! {
+                Some(()) = term.recv() => Signal::Term,
+                Some(()) = int.recv() => Signal::Int,
+                else => return,
+            };
+            match self.lifecycle.on_signal(signal) {
+                SignalEffect::Drain | SignalEffect::Hurry => {}
+                SignalEffect::Force => self.force("a third signal ends the process"),
+            }
+        }
+    }
+
+    async fn deadline(&self) {
+        self.lifecycle.draining().cancelled().await;
+        let began_at = self.lifecycle.drain().expect("the drain has begun").began_at;
+        tokio::time::sleep_until(began_at + self.limit).await;
+    }
+
+    /// Logs what is cut off and ends the process.
+    fn force(&self, reason: &'static str) -> ! {
+        let Identity { service, node_id } = self.lifecycle.identity();
+        let progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let running = progress.and_then(|progress| progress.running());
+        let (phase, resource, count) =
+            running.map_or(("none", "none", 0), |(phase, cut)| (phase, cut.resource, cut.count));
+        let unfinished = self.tasks.unfinished();
+        let duration = self.lifecycle.drain().map_or(Duration::ZERO, |drain| drain.began_at.elapsed());
+        tracing::error!(
+            service, node_id, reason, phase, resource, count,
+            signal = self.lifecycle.drain_cause().map_or("", DrainCause::signal),
+            state = self.lifecycle.state().as_str(),
+            ready = false,
+            inflight_requests = self.lifecycle.metrics().inflight_requests(),
+            unfinished_tasks = unfinished.count(),
+            unfinished = %unfinished,
+            duration_ms = millis(duration),
+            result = "forced",
+            "the process is ended by force"
+        );
+        std::process::exit(i32::from(Exit::CutShort.code()));
+    }
+}
