@@ -39,7 +39,7 @@ pub(crate) enum Outcome<T> {
     Answered(T),
     /// A considered no.
     Refused(Status),
-    /// Given up after the documented retries: the outcome is unknown.
+    /// Given up after the documented retries, or a failure that the API does not name: the outcome is unknown.
     GaveUp(String),
 }
 
@@ -140,10 +140,21 @@ impl Client {
                 }
                 Err(failed) => failed,
             };
-            if verdict == TryVerdict::Refused {
-                return Sent { outcome: Outcome::Refused(error), first_sent, ended: Instant::now(), tries };
-            }
-            let Some(wait) = retry::next_wait(tries, first_sent.elapsed(), &mut rand::rng()) else {
+            let wait = match verdict {
+                TryVerdict::Refused => {
+                    return Sent {
+                        outcome: Outcome::Refused(error),
+                        first_sent,
+                        ended: Instant::now(),
+                        tries,
+                    };
+                }
+                TryVerdict::Broken => None,
+                TryVerdict::Retry | TryVerdict::RetryElsewhere => {
+                    retry::next_wait(tries, first_sent.elapsed(), &mut rand::rng())
+                }
+            };
+            let Some(wait) = wait else {
                 return Sent {
                     outcome: Outcome::GaveUp(describe(&error)),
                     first_sent,

@@ -23,8 +23,10 @@ pub(crate) enum TryVerdict {
     Retry,
     /// The connection failed, or the try timed out on it: retry over another.
     RetryElsewhere,
-    /// A considered no.
+    /// A considered no: the command took no effect.
     Refused,
+    /// A failure that the API does not name: no retry, and the outcome is unknown.
+    Broken,
 }
 
 /// Sorts the error of one try.
@@ -38,19 +40,15 @@ pub(crate) fn classify(status: &Status) -> TryVerdict {
         Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Cancelled => {
             TryVerdict::Retry
         }
-        Code::Ok
-        | Code::Unknown
-        | Code::InvalidArgument
+        Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists
         | Code::PermissionDenied
         | Code::FailedPrecondition
-        | Code::Aborted
         | Code::OutOfRange
         | Code::Unimplemented
-        | Code::Internal
-        | Code::DataLoss
         | Code::Unauthenticated => TryVerdict::Refused,
+        Code::Ok | Code::Unknown | Code::Aborted | Code::Internal | Code::DataLoss => TryVerdict::Broken,
     }
 }
 
@@ -107,10 +105,11 @@ mod tests {
         for code in [Code::Unavailable, Code::ResourceExhausted, Code::DeadlineExceeded, Code::Cancelled] {
             assert_eq!(classify(&Status::new(code, "")), TryVerdict::Retry, "{code:?}");
         }
-        for code in
-            [Code::FailedPrecondition, Code::NotFound, Code::AlreadyExists, Code::Internal, Code::Aborted]
-        {
+        for code in [Code::FailedPrecondition, Code::NotFound, Code::AlreadyExists, Code::PermissionDenied] {
             assert_eq!(classify(&Status::new(code, "")), TryVerdict::Refused, "{code:?}");
+        }
+        for code in [Code::Internal, Code::Unknown, Code::Aborted, Code::DataLoss] {
+            assert_eq!(classify(&Status::new(code, "")), TryVerdict::Broken, "{code:?}");
         }
     }
 
