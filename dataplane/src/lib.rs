@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod cell;
+pub mod faults;
 pub mod forward;
 pub mod load;
 pub mod logic;
