@@ -26,6 +26,7 @@ use crate::plan::ObservedPod;
 
 pub use hosts::{Hosts, fingerprint};
 pub use node_api::{NodeApi, NodeApiError};
+pub use pod::trouble as pod_trouble;
 pub use scrape::{ScrapeError, Scraper};
 
 /// Nodes that are asked at the same time: a cluster of a thousand pods is read in some tens of round trips, and

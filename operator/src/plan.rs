@@ -37,6 +37,7 @@ pub use observed::{
 };
 pub use policy::{Policy, UpgradeMode};
 pub use standing::{Standing, is_of, standing};
+pub use begin::trouble_of;
 pub use step::{Blocked, BlockedReason, Grounds, NodeOrder, Plan, PodRef, Step};
 
 use end::{Surroundings, may_end};
@@ -108,7 +109,9 @@ fn surroundings(pod: &ObservedPod, observed: &Observed, policy: &Policy) -> Surr
 fn pending(observed: &Observed) -> Option<Blocked> {
     let reason = match &observed.pending.as_ref()?.why {
         PendingReason::TemplateInvalid { message } => BlockedReason::TemplateInvalid { message: message.clone() },
-        PendingReason::MigrationRunning { job } => BlockedReason::MigrationRunning { job: job.clone() },
+        PendingReason::MigrationRunning { job, trouble } => {
+            BlockedReason::MigrationRunning { job: job.clone(), trouble: trouble.clone() }
+        }
         PendingReason::MigrationFailed { job, message } => {
             BlockedReason::MigrationFailed { job: job.clone(), message: message.clone() }
         }

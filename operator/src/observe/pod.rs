@@ -91,7 +91,8 @@ fn room_container(pod: &Pod) -> RoomContainer {
 }
 
 /// The first thing that Kubernetes says is wrong: of a container, of an init container, of scheduling.
-fn trouble(pod: &Pod) -> Option<Trouble> {
+#[must_use]
+pub fn trouble(pod: &Pod) -> Option<Trouble> {
     let status = pod.status.as_ref()?;
     let containers = status.container_statuses.iter().flatten();
     let init = status.init_container_statuses.iter().flatten();

@@ -4,11 +4,11 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::observed::{Observed, ObservedPod, RoomContainer};
+use super::observed::{Observed, ObservedPod, Order, RoomContainer};
 use super::policy::Policy;
 use super::roster::{Member, Roster};
 use super::standing::Standing;
-use super::step::{Blocked, BlockedReason, Step};
+use super::step::{Blocked, BlockedReason, NodeOrder, Step};
 use crate::intent::DrainIntent;
 
 /// The drain to begin now, unless another destructive step `is_taken`.
@@ -24,7 +24,7 @@ pub(super) fn step(
     for member in roster.members.iter().filter(|member| member.is_leaving() && !member.pod.is_draining()) {
         let verdict = may_begin(member, roster, observed, policy);
         match verdict {
-            Ok(()) if chosen.is_none() && !is_taken => chosen = Some(begin(member, now)),
+            Ok(()) if chosen.is_none() && !is_taken => chosen = Some(begin(member, observed, policy, now)),
             Ok(()) => blocked.push(Blocked::pod(member.pod, BlockedReason::OneStepAtATime)),
             Err(reason) => blocked.push(Blocked::pod(member.pod, reason)),
         }
@@ -32,14 +32,20 @@ pub(super) fn step(
     chosen
 }
 
-fn begin(member: &Member<'_>, now: Timestamp) -> Step {
+fn begin(member: &Member<'_>, observed: &Observed, policy: &Policy, now: Timestamp) -> Step {
     let intent = DrainIntent {
         epoch: member.pod.next_epoch(),
         reasons: member.reasons.clone(),
         since: now,
         rooms_at_start: member.pod.rooms_hint(),
     };
-    Step::BeginDrain { pod: member.pod.into(), intent }
+    let order = NodeOrder {
+        epoch: intent.epoch,
+        order: Order::Evacuate,
+        target: observed.target.clone(),
+        target_generation: policy.generation,
+    };
+    Step::BeginDrain { pod: member.pod.into(), intent, order }
 }
 
 fn may_begin(
@@ -93,7 +99,8 @@ fn successor_ready(roster: &Roster<'_>, policy: &Policy) -> Result<(), BlockedRe
 }
 
 /// What is wrong with a pod, in one phrase that names it.
-pub(super) fn trouble_of(pod: &ObservedPod) -> Option<String> {
+#[must_use]
+pub fn trouble_of(pod: &ObservedPod) -> Option<String> {
     let trouble = pod.trouble.as_ref()?;
     Some(match trouble.message.as_str() {
         "" => format!("pod {}: {}", pod.name, trouble.reason),

@@ -42,6 +42,8 @@ pub enum PendingReason {
     MigrationRunning {
         /// Its name.
         job: String,
+        /// Why it does not get on, if Kubernetes says.
+        trouble: Option<String>,
     },
     /// The migration Job gave up.
     MigrationFailed {

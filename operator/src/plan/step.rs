@@ -33,6 +33,8 @@ pub enum Step {
         pod: PodRef,
         /// What to write.
         intent: DrainIntent,
+        /// What to tell its node.
+        order: NodeOrder,
     },
     /// Correct the reasons that stand on a draining pod; the order stays.
     AmendDrain {
@@ -168,6 +170,8 @@ pub enum BlockedReason {
     MigrationRunning {
         /// The Job.
         job: String,
+        /// Why it does not get on, if Kubernetes says.
+        trouble: Option<String>,
     },
     /// The migration has failed.
     MigrationFailed {
@@ -302,7 +306,10 @@ impl fmt::Display for BlockedReason {
             }
             Self::NewerRevisionPending => f.write_str("a newer revision is about to become the target"),
             Self::TemplateInvalid { message } => write!(f, "the pod template is refused: {message}"),
-            Self::MigrationRunning { job } => write!(f, "migration Job {job} is not done"),
+            Self::MigrationRunning { job, trouble: None } => write!(f, "migration Job {job} is not done"),
+            Self::MigrationRunning { job, trouble: Some(trouble) } => {
+                write!(f, "migration Job {job} is not done: {trouble}")
+            }
             Self::MigrationFailed { job, message } => {
                 write!(f, "migration Job {job} failed: {message}; delete the Job to run it again")
             }
