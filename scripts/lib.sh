@@ -39,7 +39,8 @@ on_end() {
   local status=$?
   trap - EXIT
   trap '' INT TERM
-  if [ -n "${CLUSTER_IS_OURS:-}" ]; then "$CLUSTER" down || status=1; fi
+  # One that another run of this checkout uses is not ours to take down.
+  if [[ $("$CLUSTER" status 2>/dev/null || true) == *"owner $$ "* ]]; then "$CLUSTER" down || status=1; fi
   exit "$status"
 }
 
@@ -57,20 +58,20 @@ bring_up_cluster() {
   trap on_end EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  # One that another run of this checkout uses is refused here, and must not be taken down then.
   step 'brings up two nodes' "$CLUSTER" up --nodes 2
-  CLUSTER_IS_OURS=yes
 }
 
-# pack_images PROFILE: the data plane as v1 and v2, which differ in their environment only, the operator, the stores.
-# Leaves the paths in ARCHIVES.
+# pack_images PROFILE: data plane and operator in two releases each, which differ in their environment only, and the
+# stores. Leaves the paths in ARCHIVES.
 pack_images() {
   local built=$TARGET/$1 version
   ARCHIVES=()
   for version in v1 v2; do
     ARCHIVES+=("$("$IMAGES" app "dataplane:$version" "$built/dataplane" --env "RELEASE=$version" | tail -1)")
   done
-  ARCHIVES+=("$("$IMAGES" app operator:e2e "$built/roomcluster-operator" | tail -1)")
+  for version in e2e e2e-next; do
+    ARCHIVES+=("$("$IMAGES" app "operator:$version" "$built/roomcluster-operator" --env "RELEASE=$version" | tail -1)")
+  done
   mapfile -t -O "${#ARCHIVES[@]}" ARCHIVES < <("$IMAGES" stores)
 }
 
