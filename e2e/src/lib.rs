@@ -1,1 +1,5 @@
-//! e2e
+//! The real servers, the cluster, and the suites that run on them.
+
+pub mod http;
+pub mod node;
+pub mod servers;

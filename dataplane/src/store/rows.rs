@@ -12,6 +12,9 @@ use super::{NewLogRow, OwnerRow, RoomCommit, StoreError};
 use crate::logic::{EncodedEvent, RoomPhase};
 use crate::types::{Claim, CommandId, Epoch, Hash32, Incarnation, LeaseToken, NodeId, NodeRef, RoomKey, Seq};
 
+/// Largest command that a store takes, result, events and all: less than a packet and a column of MySQL hold.
+pub const MAX_ROW_BYTES: usize = 15 << 20;
+
 /// State of an event that nobody has claimed yet.
 pub const OUTBOX_PENDING: &str = "pending";
 
@@ -68,6 +71,17 @@ pub fn encode_envelope(commit: &RoomCommit, row: &NewLogRow, index: u32, event: 
         event: event.payload.clone(),
     }
     .encode_to_vec()
+}
+
+/// How much a command takes in the store, generously.
+pub(super) fn row_bytes(row: &NewLogRow) -> usize {
+    row.result.len() + row.events.iter().map(|e| e.payload.len() + 16).sum::<usize>() + 1_024
+}
+
+/// What is wrong with a commit that no store could hold.
+pub(super) fn too_large(commit: &RoomCommit, limit: usize) -> Option<String> {
+    let largest = commit.rows.iter().map(row_bytes).max()?;
+    (largest > limit).then(|| format!("a command of {largest} bytes; the store takes {limit}"))
 }
 
 /// The event's number within its command. A command has far fewer events than fit.

@@ -72,7 +72,8 @@ fn is_server_trouble(number: u16) -> bool {
         // Access, as while a password is changed.
         | 1044 | 1045 | 1049 | 1129 | 1130 | 1698
         // Shutdown, killed, interrupted, aborted, broken packets, idle for too long.
-        | 1053 | 1152 | 1153 | 1154..=1161 | 1184 | 1317 | 1927 | 1950 | 4031 | 4166
+        | 1053 | 1152 | 1153 | 1154
+            ..=1161 | 1184 | 1317 | 1927 | 1950 | 4031 | 4166
         // Read-only: this server is no longer the primary.
         | 1290 | 1792 | 1836
         // Time limits of statements.

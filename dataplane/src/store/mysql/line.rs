@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::SqlStr;
+use sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{ConnectOptions, Executor, Row};
 
 use super::super::connect::StoreOptions;
+use super::super::rows::MAX_ROW_BYTES;
 use super::dialect::Dialect;
 use super::failure::{Failure, at_commit};
 use super::statements::Statements;
@@ -36,14 +37,19 @@ impl Connector {
         let open = async {
             let mut conn = self.connect.connect().await?;
             conn.execute(self.dialect.session_setup()).await?;
-            let row = sqlx::query("SELECT CAST(CONNECTION_ID() AS UNSIGNED), CAST(@@max_allowed_packet AS UNSIGNED)")
-                .fetch_one(&mut conn)
-                .await?;
+            let row = sqlx::query(
+                "SELECT CAST(CONNECTION_ID() AS UNSIGNED), CAST(@@max_allowed_packet AS UNSIGNED)",
+            )
+            .fetch_one(&mut conn)
+            .await?;
             let packet: u64 = row.try_get(1)?;
             Ok::<_, sqlx::Error>(Line {
                 conn,
                 id: row.try_get(0)?,
-                max_row_bytes: usize::try_from(packet).unwrap_or(usize::MAX).saturating_sub(PACKET_SLACK),
+                max_row_bytes: usize::try_from(packet)
+                    .unwrap_or(usize::MAX)
+                    .saturating_sub(PACKET_SLACK)
+                    .min(MAX_ROW_BYTES),
                 statement_timeout: self.options.statement_timeout,
                 commit_timeout: self.options.commit_timeout,
             })
@@ -97,7 +103,11 @@ impl Line {
     }
 
     /// Gives the number of affected rows; an updated row counts as two in an INSERT that may update.
-    pub(super) async fn execute(&mut self, sql: SqlStr, arguments: MySqlArguments) -> Result<u64, sqlx::Error> {
+    pub(super) async fn execute(
+        &mut self,
+        sql: SqlStr,
+        arguments: MySqlArguments,
+    ) -> Result<u64, sqlx::Error> {
         let run = self.conn.execute(sqlx::query_with(sql, arguments));
         Ok(bounded(self.statement_timeout, run).await?.rows_affected())
     }

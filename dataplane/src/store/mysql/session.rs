@@ -181,4 +181,3 @@ impl Progress {
         self.outcomes.into_iter().map(|outcome| outcome.unwrap_or(CommitOutcome::Locked)).collect()
     }
 }
-

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use sqlx::mysql::MySqlArguments;
-use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 use sqlx::{Arguments, Encode, MySql, Type};
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use super::dialect::Dialect;
 

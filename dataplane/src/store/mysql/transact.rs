@@ -184,28 +184,27 @@ pub(super) fn log_row(row: &MySqlRow, at: usize) -> Result<LogRow, Failure> {
     read().map_err(Failure::Fault)
 }
 
-/// Takes out the rooms with a row that the server's packet cannot hold: it would close the connection.
+/// Takes out the rooms with a row that no packet can hold: the server would close the connection.
 fn drop_too_large(line: &Line, writable: &mut Vec<Writable<'_>>, settled: &mut Settled) {
-    writable.retain(|w| {
-        let largest = w.commit.rows.iter().map(row_bytes).max().unwrap_or(0);
-        if largest > line.max_row_bytes {
-            let problem = format!("a command of {largest} bytes; the database takes {}", line.max_row_bytes);
+    writable.retain(|w| match rows::too_large(w.commit, line.max_row_bytes) {
+        None => true,
+        Some(problem) => {
             settled.outcomes.push((w.index, CommitOutcome::Refused(problem)));
+            false
         }
-        largest <= line.max_row_bytes
     });
 }
 
-fn row_bytes(row: &NewLogRow) -> usize {
-    row.result.len() + row.events.iter().map(|e| e.payload.len() + 16).sum::<usize>() + 512
-}
-
-async fn write_log(line: &mut Line, statements: &Statements, writable: &[Writable<'_>]) -> Result<(), Failure> {
-    let rows: Vec<_> = writable.iter().flat_map(|w| w.commit.rows.iter().map(move |row| (w, row))).collect();
-    for piece in pieces(rows.len(), |i| row_bytes(rows[i].1)) {
+async fn write_log(
+    line: &mut Line,
+    statements: &Statements,
+    writable: &[Writable<'_>],
+) -> Result<(), Failure> {
+    let log: Vec<_> = writable.iter().flat_map(|w| w.commit.rows.iter().map(move |row| (w, row))).collect();
+    for piece in pieces(log.len(), |i| rows::row_bytes(log[i].1)) {
         let (sql, _) = statements.log.padded(piece.len());
         let mut arguments = MySqlArguments::default();
-        for (w, row) in &rows[piece] {
+        for (w, row) in &log[piece] {
             bind_room(&mut arguments, &w.commit.room);
             bind(&mut arguments, row.seq.0);
             bind(&mut arguments, row.command_id.as_str().as_bytes());
@@ -289,7 +288,9 @@ async fn move_heads(
         }
         // A head that is not there counts as one row, inserted; one that moves counts as two.
         if line.execute(sql, arguments).await? != expected {
-            return Err(Failure::Rows("the room's log does not reach to where this commit begins".to_owned()));
+            return Err(Failure::Rows(
+                "the room's log does not reach to where this commit begins".to_owned(),
+            ));
         }
     }
     Ok(())

@@ -64,6 +64,9 @@ async fn one_room(
     if !known.is_empty() {
         return Ok(CommitOutcome::Known(known));
     }
+    if let Some(problem) = rows::too_large(commit, rows::MAX_ROW_BYTES) {
+        return Ok(CommitOutcome::Refused(problem));
+    }
     let mut savepoint = transaction.begin().await.map_err(of_call)?;
     match write(&mut savepoint, commit, &owner).await {
         Ok(true) => {
