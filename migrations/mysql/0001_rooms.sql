@@ -81,6 +81,7 @@ CREATE TABLE IF NOT EXISTS room_outbox (
   state         VARBINARY(16)   NOT NULL,
   worker_id     VARBINARY(160)  NULL,
   lock_until_ms BIGINT          NULL,
+  claim_token   BINARY(16)      NULL,
   attempts      INT UNSIGNED    NOT NULL DEFAULT 0,
   last_error    VARBINARY(1024) NULL,
   created_at_ms BIGINT          NOT NULL,
@@ -95,9 +96,10 @@ CREATE TABLE IF NOT EXISTS outbox_room (
   due_ms         BIGINT         NULL,
   pending        BIGINT         NOT NULL,
   attempts       INT UNSIGNED   NOT NULL DEFAULT 0,
+  lost_claims    INT UNSIGNED   NOT NULL DEFAULT 0,
   lease_token    BINARY(16)     NULL,
   lease_until_ms BIGINT         NULL,
   worker_id      VARBINARY(160) NULL,
   PRIMARY KEY (app_code, room_id),
-  KEY outbox_room_due (due_ms)
+  KEY outbox_room_due (app_code, due_ms)
 ) ENGINE = InnoDB;

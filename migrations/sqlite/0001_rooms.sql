@@ -79,6 +79,7 @@ CREATE TABLE IF NOT EXISTS room_outbox (
   state BLOB NOT NULL,
   worker_id BLOB NULL,
   lock_until_ms INTEGER NULL,
+  claim_token BLOB NULL,
   attempts INTEGER NOT NULL DEFAULT 0,
   last_error BLOB NULL,
   created_at_ms INTEGER NOT NULL,
@@ -93,9 +94,10 @@ CREATE TABLE IF NOT EXISTS outbox_room (
   due_ms INTEGER NULL,
   pending INTEGER NOT NULL,
   attempts INTEGER NOT NULL DEFAULT 0,
+  lost_claims INTEGER NOT NULL DEFAULT 0,
   lease_token BLOB NULL,
   lease_until_ms INTEGER NULL,
   worker_id BLOB NULL,
   PRIMARY KEY (app_code, room_id)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS outbox_room_due ON outbox_room (due_ms);
+CREATE INDEX IF NOT EXISTS outbox_room_due ON outbox_room (app_code, due_ms);
