@@ -1,3 +1,5 @@
 //! Who executes a room: leases, epochs, takes and routes.
 
+pub mod embedded;
 pub mod lease;
+pub mod redis;
