@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::load::ledger::{LedgerEntry, LedgerReader, ReadLedgerError};
 use crate::load::{parse_duration, write_report};
 use crate::logic::RoomLogic;
+use crate::room::VoiceRoom;
 
 mod db;
 mod findings;
@@ -139,11 +140,19 @@ impl fmt::Display for Report<'_> {
     }
 }
 
-/// Makes the audit and reports.
+/// Makes the audit of voice rooms and reports.
 ///
 /// # Errors
 /// Whatever kept the audit from being made; a violation is the exit code 1.
-pub async fn run<L: RoomLogic>(args: AuditArgs, logic: L) -> anyhow::Result<ExitCode> {
+pub async fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
+    run_with(args, VoiceRoom).await
+}
+
+/// Makes the audit of rooms of any logic and reports.
+///
+/// # Errors
+/// Whatever kept the audit from being made; a violation is the exit code 1.
+pub async fn run_with<L: RoomLogic>(args: AuditArgs, logic: L) -> anyhow::Result<ExitCode> {
     let findings = match audit(&args, &logic).await {
         Ok(findings) => findings,
         Err(error @ (AuditError::Url | AuditError::SinkUrl)) => {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use dataplane::room::VoiceRoom;
 use dataplane::service::{dev, migrate, outbox, pre_stop, room};
 use dataplane::{audit, load};
 use roomcluster_lifecycle::{BoxError, args, run_main};
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Role::Migrate(args) => once(async move { migrate::run(&args).await.map(|()| ExitCode::SUCCESS) }),
         Role::PreStop(args) => once(async move { pre_stop::run(&args).await.map(|()| ExitCode::SUCCESS) }),
         Role::Load(args) => once(async move { Ok(load::run(*args).await?) }),
-        Role::Audit(args) => once(async move { Ok(audit::run(*args).await?) }),
+        Role::Audit(args) => once(async move { Ok(audit::run(*args, VoiceRoom).await?) }),
     }
 }
 

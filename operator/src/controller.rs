@@ -95,6 +95,7 @@ async fn reconcile(cluster: Arc<RoomCluster>, reconciler: Arc<Reconciler>) -> Re
     result.unwrap_or(Err(ReconcileError::TimedOut(RECONCILE_TIMEOUT)))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the controller passes them so")]
 fn retry(cluster: Arc<RoomCluster>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let failures = reconciler.count_failure(&cluster, error);
     tracing::warn!(

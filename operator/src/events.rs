@@ -55,7 +55,7 @@ fn of_end(pod: &str, grounds: &Grounds) -> Notice {
         Grounds::Empty => (false, "it holds no rooms, by its own count and by the database".to_owned()),
         Grounds::NeverRan => (false, "no process of it has ever run".to_owned()),
         Grounds::NotRunning => (false, "its process has ended and nothing of it is leased".to_owned()),
-        Grounds::LastPod => (false, "it is the last pod of a cluster scaled to zero, and holds no rooms".to_owned()),
+        Grounds::OnlyPod => (false, "it is the only pod, and holds no rooms by its own count and by the database".to_owned()),
         Grounds::NoSuccessor { rooms } => {
             (false, format!("it is the last pod of a cluster scaled to zero, and releases its {rooms} rooms"))
         }

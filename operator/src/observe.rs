@@ -70,8 +70,6 @@ pub struct ClusterRef<'a> {
     pub name: &'a str,
     /// The token of its node API.
     pub token: &'a str,
-    /// Pods asked for: at zero, the last pod may be its own witness.
-    pub replicas: u32,
 }
 
 impl Reader {
@@ -108,7 +106,7 @@ impl Reader {
             self.ask(observed, address, node)
         });
         let mut pods: Vec<_> = stream::iter(asked).buffered(NODES_ASKED_AT_ONCE).collect().await;
-        witness::ask(&mut pods, &nodes, cluster.replicas).await;
+        witness::ask(&mut pods, &nodes).await;
         Ok(SeenPods { pods, nodes })
     }
 

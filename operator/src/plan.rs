@@ -103,6 +103,7 @@ fn surroundings(pod: &ObservedPod, observed: &Observed, policy: &Policy) -> Surr
         no_successor_ever: policy.replicas == 0
             && others.clone().all(|other| other.is_terminating() || other.is_draining()),
         is_alone: !others.any(|other| other.is_running() && !other.is_terminating()),
+        blocks_others: policy.max_pods() <= 1,
     }
 }
 

@@ -156,12 +156,7 @@ impl Reconciler {
         self.preparer.surround(&owner, &self.surrounding).await?;
         let token = self.preparer.token(&owner).await?;
         let now = self.now();
-        let target = ClusterRef {
-            namespace: owner.namespace(),
-            name: owner.name(),
-            token: &token,
-            replicas: cluster.spec.replicas,
-        };
+        let target = ClusterRef { namespace: owner.namespace(), name: owner.name(), token: &token };
         let seen = self.reader.pods(target, now).await?;
         let revisions = self.preparer.revisions(cluster, &owner, &seen.pods).await?;
 
@@ -241,7 +236,7 @@ impl Reconciler {
                     self.metrics.rooms("forced", forced);
                     self.metrics.rooms("moved", started_with.saturating_sub(forced));
                 }
-                Grounds::Empty | Grounds::LastPod | Grounds::NoSuccessor { .. } => {
+                Grounds::Empty | Grounds::OnlyPod | Grounds::NoSuccessor { .. } => {
                     self.metrics.rooms("moved", started_with);
                 }
                 Grounds::NeverRan | Grounds::NotRunning => {}

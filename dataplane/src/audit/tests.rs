@@ -300,20 +300,20 @@ async fn the_whole_audit_reads_ledgers_from_files_and_ends_with_the_verdict() {
     };
 
     std::fs::write(&ledger, lines(&world)).unwrap();
-    let exit = run(args(&world), Tally).await.unwrap();
+    let exit = run_with(args(&world), Tally).await.unwrap();
     assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::SUCCESS));
     assert_eq!(verdict()["audit"], "pass");
     assert_eq!((verdict()["acked"].as_u64(), verdict()["violations_total"].as_u64()), (Some(5), Some(0)));
 
     world.acknowledge("a", "c9", 9);
     std::fs::write(&ledger, lines(&world)).unwrap();
-    let exit = run(args(&world), Tally).await.unwrap();
+    let exit = run_with(args(&world), Tally).await.unwrap();
     assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::FAILURE));
     assert_eq!(verdict()["audit"], "fail");
     assert_eq!(verdict()["violations"][0]["kind"], "ack_lost");
     assert_eq!(verdict()["violations"][0]["promise"], "P2");
 
     let bad = AuditArgs { database_url: "postgres://nowhere".to_owned().into(), ..args(&world) };
-    let exit = run(bad, Tally).await.unwrap();
+    let exit = run_with(bad, Tally).await.unwrap();
     assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::from(EXIT_BAD_FLAG)));
 }

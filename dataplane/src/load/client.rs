@@ -24,6 +24,13 @@ type RoomClient = RoomServiceClient<Channel>;
 pub(crate) struct Sent<T> {
     /// The end of it.
     pub(crate) outcome: Outcome<T>,
+    /// When, and after how many tries.
+    pub(crate) course: Course,
+}
+
+/// When a request was under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Course {
     /// The first send.
     pub(crate) first_sent: Instant,
     /// The end.
@@ -126,44 +133,24 @@ impl Client {
     {
         let first_sent = Instant::now();
         let mut tries = 0;
-        loop {
+        let outcome = loop {
             let timeout = retry::try_timeout(self.try_timeout, first_sent.elapsed());
             tries += 1;
             let (error, verdict) = match self.one_try(message.clone(), timeout, &call).await {
-                Ok(answer) => {
-                    return Sent {
-                        outcome: Outcome::Answered(answer),
-                        first_sent,
-                        ended: Instant::now(),
-                        tries,
-                    };
-                }
+                Ok(answer) => break Outcome::Answered(answer),
                 Err(failed) => failed,
             };
             let wait = match verdict {
-                TryVerdict::Refused => {
-                    return Sent {
-                        outcome: Outcome::Refused(error),
-                        first_sent,
-                        ended: Instant::now(),
-                        tries,
-                    };
-                }
+                TryVerdict::Refused => break Outcome::Refused(error),
                 TryVerdict::Broken => None,
                 TryVerdict::Retry | TryVerdict::RetryElsewhere => {
                     retry::next_wait(tries, first_sent.elapsed(), &mut rand::rng())
                 }
             };
-            let Some(wait) = wait else {
-                return Sent {
-                    outcome: Outcome::GaveUp(describe(&error)),
-                    first_sent,
-                    ended: Instant::now(),
-                    tries,
-                };
-            };
+            let Some(wait) = wait else { break Outcome::GaveUp(describe(&error)) };
             tokio::time::sleep(wait).await;
-        }
+        };
+        Sent { outcome, course: Course { first_sent, ended: Instant::now(), tries } }
     }
 
     async fn one_try<M, T, F>(

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use super::client::{Address, Client, Outcome, Sent, describe};
+use super::client::{Address, Client, Course, Outcome, Sent, describe};
 use super::clock::RunClock;
 use super::ledger::{Acked, LedgerEntry, LedgerSender, Unsettled};
 use super::schedule::{self, Schedule};
@@ -100,6 +100,17 @@ pub(crate) async fn all_ended(lanes: &mut JoinSet<()>) {
     }
 }
 
+/// One command of a lane.
+#[derive(Debug, Clone, Copy)]
+struct Command<'a> {
+    room: usize,
+    at: Address<'a>,
+    id: &'a str,
+    op: Op,
+    /// `None` for a create, which no schedule asks for.
+    intended: Option<Instant>,
+}
+
 impl Run {
     fn room_id(&self, room: usize) -> String {
         format!("{}{room}", self.prefix)
@@ -109,12 +120,13 @@ impl Run {
         let room_id = self.room_id(room);
         let at = Address { app: &self.app, room: &room_id };
         let mut script = LaneScript::new(0, true);
-        let (op, id) = (Op::Create { seats }, format!("{}-create", self.run_id));
-        let sent = self.client.command(at, &id, op, &script).await;
+        let id = format!("{}-create", self.run_id);
+        let command = Command { room, at, id: &id, op: Op::Create { seats }, intended: None };
+        let sent = self.client.command(at, &id, command.op, &script).await;
         if matches!(&sent.outcome, Outcome::Refused(status) if status.code() == Code::AlreadyExists) {
             return false;
         }
-        self.settle(room, at, &id, op, &mut script, sent, None).await
+        self.settle(command, &mut script, sent).await
     }
 
     /// Drives one lane until the run stops.
@@ -134,10 +146,11 @@ impl Run {
             }
             let op = lane.script.next();
             let id = format!("{}-{}-{number}", self.run_id, lane.script.lane());
+            let command = Command { room: lane.room, at, id: &id, op, intended: Some(intended) };
             self.stats.in_flight.fetch_add(1, Relaxed);
             let sent = self.client.command(at, &id, op, &lane.script).await;
             self.stats.in_flight.fetch_sub(1, Relaxed);
-            self.settle(lane.room, at, &id, op, &mut lane.script, sent, Some(intended)).await;
+            self.settle(command, &mut lane.script, sent).await;
             if let Some(check) = checks.due(Instant::now()) {
                 self.check(check, at, &lane.script).await;
             }
@@ -145,122 +158,97 @@ impl Run {
     }
 
     /// Takes in the end of a command: script, figures and ledger. True when it was acknowledged in order.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one command, used in one place")]
     async fn settle(
         &self,
-        room: usize,
-        at: Address<'_>,
-        id: &str,
-        op: Op,
+        command: Command<'_>,
         script: &mut LaneScript,
         sent: Sent<pb::CommandResponse>,
-        intended: Option<Instant>,
     ) -> bool {
-        self.stats.tried(sent.tries);
-        let Sent { outcome, first_sent, ended, tries } = sent;
-        let unsettled = |error: String| Unsettled {
-            app: at.app.to_owned(),
-            room: at.room.to_owned(),
-            id: id.to_owned(),
-            op: op.name().to_owned(),
-            sent_ms: self.clock.wall_ms(first_sent),
-            gave_up_ms: self.clock.wall_ms(ended),
-            tries,
-            error,
-        };
-        match outcome {
+        let Command { at: Address { room, .. }, id, op, .. } = command;
+        let Sent { outcome, course } = sent;
+        self.stats.tried(course.tries);
+        let (entry, in_order) = match outcome {
             Outcome::Answered(answer) => {
-                self.count_ack(room, &answer, first_sent, ended, intended);
+                self.count_ack(command, &answer, course);
                 let verdict = script.acked(op, &answer);
-                let acked = self.acked_entry(at, id, op, &answer, first_sent, ended, tries);
-                self.ledger.write(LedgerEntry::Ack(acked)).await;
                 if let Err(wrong) = &verdict {
-                    self.stats.wrong(format!("{}, command {id}: {wrong}", at.room));
+                    self.stats.wrong(format!("{room}, command {id}: {wrong}"));
                 }
-                verdict.is_ok()
+                (LedgerEntry::Ack(self.acked(command, &answer, course)), verdict.is_ok())
             }
             Outcome::Refused(status) => {
                 let error = describe(&status);
-                if !script.refused(op, self.clock.wall_ms(ended)) {
-                    self.stats.wrong(format!(
-                        "{}, command {id}: {} was refused: {error}",
-                        at.room,
-                        op.name()
-                    ));
+                if !script.refused(op, self.clock.wall_ms(course.ended)) {
+                    self.stats.wrong(format!("{room}, command {id}: {} was refused: {error}", op.name()));
                 }
-                self.ledger.write(LedgerEntry::Refused(unsettled(error))).await;
-                false
+                (LedgerEntry::Refused(self.unsettled(command, course, error)), false)
             }
             Outcome::GaveUp(error) => {
                 script.unsure();
                 self.stats.client_errors.fetch_add(1, Relaxed);
-                self.stats.name_problem(format!(
-                    "{}, command {id}: given up after {tries} tries: {error}",
-                    at.room
-                ));
-                self.ledger.write(LedgerEntry::Unknown(unsettled(error))).await;
-                false
+                let tries = course.tries;
+                self.stats
+                    .name_problem(format!("{room}, command {id}: given up after {tries} tries: {error}"));
+                (LedgerEntry::Unknown(self.unsettled(command, course, error)), false)
             }
-        }
+        };
+        self.ledger.write(entry).await;
+        in_order
     }
 
-    fn count_ack(
-        &self,
-        room: usize,
-        answer: &pb::CommandResponse,
-        first_sent: Instant,
-        ended: Instant,
-        intended: Option<Instant>,
-    ) {
-        let offset = |at| self.clock.offset(at);
-        let latency =
-            schedule::latency(offset(intended.unwrap_or(first_sent)), offset(first_sent), offset(ended));
+    fn count_ack(&self, command: Command<'_>, answer: &pb::CommandResponse, course: Course) {
+        let sent = self.clock.offset(course.first_sent);
+        let at = self.clock.offset(course.ended);
+        let intended = command.intended.map_or(sent, |intended| self.clock.offset(intended));
         let owner = answer.owner.as_ref();
         let ack = AckSeen {
-            room,
+            room: command.room,
             node: owner.map_or("", |owner| owner.node_id.as_str()),
             owner_epoch: owner.map_or(0, |owner| owner.epoch),
-            at: offset(ended),
-            latency,
+            at,
+            latency: schedule::latency(intended, sent, at),
         };
         if answer.replayed {
             self.stats.replayed.fetch_add(1, Relaxed);
         }
-        match intended {
+        match command.intended {
             Some(_) => self.stats.command_acked(ack),
             None => self.stats.room_created(ack),
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one command, used in one place")]
-    fn acked_entry(
-        &self,
-        at: Address<'_>,
-        id: &str,
-        op: Op,
-        answer: &pb::CommandResponse,
-        first_sent: Instant,
-        ended: Instant,
-        tries: u32,
-    ) -> Acked {
+    fn acked(&self, command: Command<'_>, answer: &pb::CommandResponse, course: Course) -> Acked {
         let owner = answer.owner.clone().unwrap_or_default();
         let result = answer.result.as_ref().map(Message::encode_to_vec).unwrap_or_default();
         Acked {
-            app: at.app.to_owned(),
-            room: at.room.to_owned(),
-            id: id.to_owned(),
-            op: op.name().to_owned(),
+            app: command.at.app.to_owned(),
+            room: command.at.room.to_owned(),
+            id: command.id.to_owned(),
+            op: command.op.name().to_owned(),
             seq: answer.seq,
             epoch: answer.epoch,
             owner: owner.node_id,
             owner_epoch: owner.epoch,
             hash: hex(blake3::hash(&result).as_bytes()),
-            sent_ms: self.clock.wall_ms(first_sent),
-            acked_ms: self.clock.wall_ms(ended),
-            sent_us: self.clock.offset_us(first_sent),
-            acked_us: self.clock.offset_us(ended),
-            tries,
+            sent_ms: self.clock.wall_ms(course.first_sent),
+            acked_ms: self.clock.wall_ms(course.ended),
+            sent_us: self.clock.offset_us(course.first_sent),
+            acked_us: self.clock.offset_us(course.ended),
+            tries: course.tries,
             replayed: answer.replayed,
+        }
+    }
+
+    fn unsettled(&self, command: Command<'_>, course: Course, error: String) -> Unsettled {
+        Unsettled {
+            app: command.at.app.to_owned(),
+            room: command.at.room.to_owned(),
+            id: command.id.to_owned(),
+            op: command.op.name().to_owned(),
+            sent_ms: self.clock.wall_ms(course.first_sent),
+            gave_up_ms: self.clock.wall_ms(course.ended),
+            tries: course.tries,
+            error,
         }
     }
 
@@ -287,7 +275,7 @@ impl Run {
     }
 
     fn read_answer<T>(&self, at: Address<'_>, what: &str, sent: Sent<T>) -> Option<T> {
-        self.stats.tried(sent.tries);
+        self.stats.tried(sent.course.tries);
         match sent.outcome {
             Outcome::Answered(answer) => {
                 self.stats.reads.fetch_add(1, Relaxed);

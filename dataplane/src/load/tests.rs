@@ -126,6 +126,33 @@ async fn a_server_that_dies_costs_no_command_as_the_connections_go_to_the_other(
 }
 
 #[tokio::test]
+async fn a_server_that_accepts_and_stays_silent_costs_a_try_and_no_command() {
+    let rooms = Rooms::new();
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let service = FakeService::start("a", &rooms).await;
+    let (dead, live) = (format!("http://{}", silent.local_addr().unwrap()), service.url());
+    let ran = load(&[
+        "--target",
+        &dead,
+        "--target",
+        &live,
+        "--rooms",
+        "4",
+        "--create",
+        "--rate",
+        "100",
+        "--duration",
+        "500ms",
+        "--try-timeout",
+        "200ms",
+    ])
+    .await;
+    assert_eq!(ran.exit, exit(ExitCode::SUCCESS), "{}", ran.report);
+    assert!(ran.report["retries"].as_u64().unwrap() > 0, "{}", ran.report);
+    assert_eq!(ran.report["commands_acked"], rooms.committed());
+}
+
+#[tokio::test]
 async fn without_any_server_a_command_is_given_up_and_stands_in_the_ledger_as_unknown() {
     let rooms = Rooms::new();
     let service = FakeService::start("a", &rooms).await;

@@ -267,7 +267,7 @@ async fn start_outbox(process: &Process, args: &RoomArgs) -> Result<Option<Outbo
         return Ok(None);
     }
     let sink = args.outbox_sink_url.as_ref().unwrap_or(&args.redis_url);
-    let handle = OutboxWorker::start(process, &args.database_url, sink, &args.node_id).await?;
+    let handle = OutboxWorker::start(process, &args.database_url, sink, &args.node_id, args.outbox_flush_timeout).await?;
     Ok(Some(handle))
 }
 

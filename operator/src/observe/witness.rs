@@ -18,12 +18,13 @@ const MAX_WITNESSES: usize = 3;
 const ASKED_AT_ONCE: usize = 8;
 
 /// Fills in the witness of each pod whose end depends on one.
-pub(super) async fn ask(pods: &mut [ObservedPod], nodes: &HashMap<PodUid, NodeApi>, replicas: u32) {
+pub(super) async fn ask(pods: &mut [ObservedPod], nodes: &HashMap<PodUid, NodeApi>) {
     let questions: Vec<_> = (0..pods.len()).filter(|index| depends_on_witness(&pods[*index])).collect();
     let asked = questions.into_iter().map(|index| {
         let pod = &pods[index];
         let others = candidates(pod, pods, nodes);
-        let others = if others.is_empty() && replicas == 0 { own(pod, nodes) } else { others };
+        // Where there is nobody else, its own answer is on offer; the plan decides whether that is enough.
+        let others = if others.is_empty() { own(pod, nodes) } else { others };
         let someone_runs =
             pods.iter().any(|other| other.uid != pod.uid && other.is_running() && !other.is_terminating());
         let name = pod.name.clone();

@@ -25,6 +25,8 @@ pub(super) struct Surroundings {
     pub(super) no_successor_ever: bool,
     /// No other pod runs that could be a witness.
     pub(super) is_alone: bool,
+    /// No other pod may be created before this one has ended: one replica without surge.
+    pub(super) blocks_others: bool,
 }
 
 /// Why this pod may be ended now, or why not.
@@ -130,26 +132,27 @@ fn confirmed<'a>(
 
 /// The second source.
 ///
-/// The pod itself is a sufficient witness only when it is the last one of a cluster scaled to zero: its answer
-/// is about the database, not about its memory, so it is still another source than its count; and the error
-/// that another process guards against, rooms that a confused node still executes, can then hurt nobody: no
-/// other process exists that could execute them too, and the end that follows is the node's own, which
-/// flushes and releases whatever it finds.
+/// The pod itself is a sufficient witness only when it is the only one and no other can come before it has
+/// ended: the last one of a cluster scaled to zero, or a single replica without surge. Its answer is about the
+/// database, not about its memory, so it is still another source than its count; and the error that another
+/// process guards against, rooms that a confused node still executes, can then hurt nobody: no other process
+/// exists that could execute them too, and the end that follows is the node's own, which flushes and releases
+/// whatever it finds.
 fn witnessed_empty(pod: &ObservedPod, around: Surroundings, restarted: bool) -> Result<Grounds, BlockedReason> {
     match &pod.witness {
         Witness::NotAsked | Witness::Nobody => Err(BlockedReason::NoWitness),
         Witness::Silent { message } => Err(BlockedReason::WitnessSilent { message: message.clone() }),
         Witness::Answer(answer) => {
             let by_itself = answer.by == pod.name;
-            let is_last = around.no_successor_ever && around.is_alone;
-            if by_itself && !is_last {
+            let is_only = around.is_alone && (around.no_successor_ever || around.blocks_others);
+            if by_itself && !is_only {
                 return Err(BlockedReason::NoWitness);
             }
             // Rows of an earlier process of this pod stay unreleased for ever; once their leases are known to
             // be gone, nobody holds them.
             let empty = answer.unreleased == 0 || (restarted && answer.leased == Some(0));
             match (empty, by_itself) {
-                (true, true) => Ok(Grounds::LastPod),
+                (true, true) => Ok(Grounds::OnlyPod),
                 (true, false) => Ok(Grounds::Empty),
                 (false, _) => Err(BlockedReason::LeaseViewDiffers { unreleased: answer.unreleased }),
             }

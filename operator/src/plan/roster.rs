@@ -113,7 +113,8 @@ impl<'a> Roster<'a> {
     /// Pods beyond `replicas` leave.
     ///
     /// While a partition holds, each revision gives up its own surplus; otherwise old ones go first. During a
-    /// roll, old pods beyond the surge are surplus too, so that a roll that is stuck can be scaled down.
+    /// roll, old pods beyond `replicas`, and pods beyond the surge, are surplus too: a roll that is stuck can be
+    /// scaled down, and old pods do not take the room of those that are to replace them.
     fn leave_surplus(&mut self, observed: &Observed, policy: &Policy) {
         let reason = DrainReason::ScaleDown;
         let mut surplus = count(self.staying()).saturating_sub(policy.replicas);
@@ -128,12 +129,11 @@ impl<'a> Roster<'a> {
         surplus -= self.ask_to_leave(surplus, reason, policy, |m| !m.is_target && !m.is_leaving());
         self.ask_to_leave(surplus, reason, policy, |m| !m.is_leaving());
 
-        let allowed = if policy.replicas == 0 { 0 } else { policy.max_pods() };
-        let beyond_surge = count(self.members.iter()).saturating_sub(allowed);
+        let upgrading = count(self.members.iter().filter(|m| m.leaves_only_for_upgrade()));
+        let beyond_surge = count(self.members.iter()).saturating_sub(policy.max_pods());
         let on_their_way = count(self.members.iter().filter(|m| m.reasons.contains(&reason)));
-        self.ask_to_leave(beyond_surge.saturating_sub(on_their_way), reason, policy, |m| {
-            m.leaves_only_for_upgrade()
-        });
+        let beyond = beyond_surge.max(upgrading.saturating_sub(policy.replicas));
+        self.ask_to_leave(beyond.saturating_sub(on_their_way), reason, policy, |m| m.leaves_only_for_upgrade());
     }
 
     /// Gives the first `pods` members that match a reason to leave, if the policy drains for it; says how many

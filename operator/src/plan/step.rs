@@ -106,8 +106,8 @@ pub enum Grounds {
     NeverRan,
     /// None runs now, and the witness found nothing that is still held.
     NotRunning,
-    /// It is the last pod, scaled to zero, and holds nothing by its own count and by the database.
-    LastPod,
+    /// It is the only pod that there can be, and holds nothing by its own count and by the database.
+    OnlyPod,
     /// It is the last pod, scaled to zero: nobody is left who could take the rooms, its own end releases them.
     NoSuccessor {
         /// Rooms it held.

@@ -75,7 +75,7 @@ fn the_old_pod_with_the_fewest_rooms_is_drained_first_and_one_at_a_time() {
 #[test]
 fn an_emptied_pod_is_ended_and_its_successor_created_only_when_it_is_on_its_way_out() {
     let emptied = witnessed(draining(serving("b", "v1", 0), DrainReason::Upgrade), "a", 0, Some(0));
-    let mut pods = vec![serving("a", "v1", 30), emptied.clone(), serving("c", "v1", 20), serving("n", "v2", 10)];
+    let mut pods = vec![serving("a", "v1", 30), emptied, serving("c", "v1", 20), serving("n", "v2", 10)];
     assert_eq!(gist(&planned(&cluster("v2", pods.clone()), &policy(3))), ["end b"]);
     pods[1].terminating_since = Some(now());
     assert_eq!(gist(&planned(&cluster("v2", pods), &policy(3))), ["create v2"]);

@@ -23,7 +23,7 @@ pub(super) fn ledger(facts: &Facts<'_>, before: &RoomClusterStatus) -> Option<Le
             .and_then(|pod| pod.intent.as_ref()?.rooms_at_start)
             .unwrap_or(0);
         match grounds {
-            Grounds::Empty | Grounds::LastPod => ledger.released += started_with,
+            Grounds::Empty | Grounds::OnlyPod => ledger.released += started_with,
             Grounds::NoSuccessor { rooms } => ledger.released += started_with.max(*rooms),
             Grounds::TimedOut { rooms } => {
                 let forced = rooms.unwrap_or(started_with);

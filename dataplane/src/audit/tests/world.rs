@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use prost::Message;
 use roomcluster_proto::rooms::v1::EventEnvelope;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, query};
 
 use crate::audit::db::Db;
@@ -97,7 +97,12 @@ impl World {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rooms.db");
-        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        // The test does not outlive the machine: nothing is synced.
+        let options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Memory)
+            .synchronous(SqliteSynchronous::Off);
         let pool = SqlitePool::connect_with(options).await.unwrap();
         sqlx::raw_sql(SCHEMA).execute(&pool).await.unwrap();
         let url = format!("sqlite:{}", path.display());
@@ -154,8 +159,8 @@ impl World {
         .await
         .unwrap();
         query(
-            "INSERT OR REPLACE INTO room_head (app_code, room_id, seq, epoch, state_hash, updated_at_ms) \
-             VALUES (?, ?, ?, ?, ?, 0)",
+            "INSERT OR REPLACE INTO room_head (app_code, room_id, base_seq, seq, epoch, state_hash, updated_at_ms) \
+             VALUES (?, ?, 0, ?, ?, ?, 0)",
         )
         .bind(APP.as_bytes())
         .bind(room_id.as_bytes())

@@ -7,8 +7,8 @@ use crate::ids::{DrainEpoch, Incarnation, PodUid};
 use crate::plan::fixture::{ago, crashing, draining, now, policy, serving, unpullable, witnessed};
 use crate::plan::observed::BlockedRooms;
 
-const AMONG_OTHERS: Surroundings = Surroundings { no_successor_ever: false, is_alone: false };
-const LAST: Surroundings = Surroundings { no_successor_ever: true, is_alone: true };
+const AMONG_OTHERS: Surroundings = Surroundings { no_successor_ever: false, is_alone: false, blocks_others: false };
+const LAST: Surroundings = Surroundings { no_successor_ever: true, is_alone: true, blocks_others: false };
 
 fn empty() -> ObservedPod {
     witnessed(draining(serving("a", "v1", 0), DrainReason::Upgrade), "b", 0, Some(0))
@@ -120,7 +120,7 @@ fn a_pod_whose_process_has_ended_needs_the_second_source_alone() {
         assert_eq!(verdict(&witnessed(pod.clone(), "b", unreleased, leased)), expected);
     }
     let silent = Witness::Silent { message: String::new() };
-    assert!(verdict(&ObservedPod { witness: silent, ..pod.clone() }).is_err());
+    assert!(verdict(&ObservedPod { witness: silent, ..pod }).is_err());
 }
 
 #[test]
@@ -134,11 +134,20 @@ fn a_pod_without_a_process_and_without_anybody_to_ask_does_not_stick_for_ever() 
 #[test]
 fn the_last_pod_of_a_cluster_scaled_to_zero_is_its_own_witness() {
     let by_itself = witnessed(draining(serving("a", "v1", 0), DrainReason::ScaleDown), "a", 0, Some(0));
-    assert_eq!(may_end(&by_itself, &policy(0), LAST, now()), Ok(Grounds::LastPod));
+    assert_eq!(may_end(&by_itself, &policy(0), LAST, now()), Ok(Grounds::OnlyPod));
     let others_run = Surroundings { is_alone: false, ..LAST };
     assert_eq!(may_end(&by_itself, &policy(0), others_run, now()), Err(BlockedReason::NoWitness));
     let disagrees = witnessed(by_itself, "a", 1, Some(1));
     assert!(may_end(&disagrees, &policy(0), LAST, now()).is_err());
+}
+
+#[test]
+fn a_single_replica_without_surge_is_its_own_witness_because_no_other_can_come_first() {
+    let by_itself = witnessed(draining(serving("a", "v1", 0), DrainReason::Upgrade), "a", 0, Some(0));
+    let alone = Surroundings { no_successor_ever: false, is_alone: true, blocks_others: true };
+    assert_eq!(may_end(&by_itself, &policy(1), alone, now()), Ok(Grounds::OnlyPod));
+    let with_surge = Surroundings { blocks_others: false, ..alone };
+    assert_eq!(may_end(&by_itself, &policy(1), with_surge, now()), Err(BlockedReason::NoWitness));
 }
 
 #[test]
