@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use roomcluster_lifecycle::args::{Exit, duration};
 use secrecy::SecretString;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::load::ledger::{LedgerEntry, LedgerReader, ReadLedgerError};
-use crate::load::{parse_duration, write_report};
+use crate::load::write_report;
 use crate::logic::RoomLogic;
 use crate::room::VoiceRoom;
 
@@ -34,8 +35,6 @@ use findings::{Counts, Findings, Violation};
 use rows::RoomRef;
 use scratch::{AckRow, Scratch, UnsettledRow};
 
-/// Exit code of a bad flag.
-const EXIT_BAD_FLAG: u8 = 64;
 /// How often the outbox is looked at while the audit waits for it.
 const OUTBOX_POLL: Duration = Duration::from_millis(250);
 
@@ -52,7 +51,7 @@ pub struct AuditArgs {
     #[arg(long, value_parser = parse_secret)]
     pub sink: Option<SecretString>,
     /// How long to wait until the outbox is empty; what waits then is a violation.
-    #[arg(long, default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, default_value = "30s", value_parser = duration)]
     pub wait: Duration,
     /// Writes the report there instead of to standard output.
     #[arg(long)]
@@ -157,7 +156,7 @@ pub async fn run_with<L: RoomLogic>(args: AuditArgs, logic: L) -> anyhow::Result
         Ok(findings) => findings,
         Err(error @ (AuditError::Url | AuditError::SinkUrl)) => {
             eprintln!("error: {error}");
-            return Ok(ExitCode::from(EXIT_BAD_FLAG));
+            return Ok(Exit::BadConfig.into());
         }
         Err(error) => return Err(error.into()),
     };

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use roomcluster_lifecycle::args::{ConfigError, Exit, duration, positive_duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +37,7 @@ use report::{Phase, Report, Setting};
 use schedule::Schedule;
 use stats::Stats;
 
-/// Exit code of a bad flag.
-const EXIT_BAD_FLAG: u8 = 64;
+use crate::types::RoomKey;
 
 /// Drives rooms over gRPC, checks every answer and keeps a ledger.
 #[derive(Debug, Clone, Args)]
@@ -83,16 +83,16 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub connections: u16,
     /// How often each client sends a heartbeat or a read, in turn.
-    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, default_value = "10s", value_parser = positive_duration)]
     pub check_interval: Duration,
     /// How long to run; without it until SIGINT, SIGTERM or the stop file.
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_parser = duration)]
     pub duration: Option<Duration>,
     /// Ends the run as soon as this file exists.
     #[arg(long)]
     pub stop_file: Option<PathBuf>,
     /// Bound of a single try; a command has 5 tries within 5 s in all.
-    #[arg(long, default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, default_value = "2s", value_parser = positive_duration)]
     pub try_timeout: Duration,
     /// Writes a line of JSON for each command that was acknowledged, refused or given up.
     #[arg(long)]
@@ -108,46 +108,30 @@ pub struct LoadArgs {
     pub progress_file: Option<PathBuf>,
 }
 
-/// Reads a duration such as `500ms`, `30s`, `5m` or `1h`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let wrong = || format!("{text:?} is not a duration such as 500ms, 30s, 5m or 1h");
-    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
-    let unit_ms = match &text[digits..] {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(wrong)
-}
-
 impl LoadArgs {
     /// What no single flag can tell.
-    fn validate(&self) -> Result<(), String> {
+    fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |flag, problem: String| Err(ConfigError::new(flag, problem));
         if self.rooms == 0 {
-            return Err("--rooms: give at least 1".into());
+            return wrong("--rooms", "give at least 1".to_owned());
         }
         if self.hot_rooms > self.rooms {
-            return Err(format!("--hot-rooms: {} of {} rooms cannot be hot", self.hot_rooms, self.rooms));
+            return wrong("--hot-rooms", format!("{} of {} rooms cannot be hot", self.hot_rooms, self.rooms));
         }
         for (flag, rate) in [("--rate", self.rate), ("--hot-rate", self.hot_rate)] {
             if !rate.is_finite() || rate < 0.0 {
-                return Err(format!("{flag}: {rate} is not a rate"));
+                return wrong(flag, format!("{rate} is not a rate"));
             }
         }
         if let Some(clients) = self.concurrency.filter(|clients| *clients < self.rooms) {
-            return Err(format!(
-                "--concurrency: {clients} clients leave some of the {} rooms idle",
-                self.rooms
-            ));
-        }
-        if self.try_timeout.is_zero() || self.check_interval.is_zero() {
-            return Err("--try-timeout and --check-interval: give more than 0".into());
+            return wrong(
+                "--concurrency",
+                format!("{clients} clients leave some of {} rooms idle", self.rooms),
+            );
         }
         let longest = format!("{}{}", self.prefix, self.rooms - 1);
-        crate::types::RoomKey::new(&self.app, &longest).map_err(|e| format!("--app and --prefix: {e}"))?;
+        RoomKey::new(&self.app, &longest)
+            .map_err(|error| ConfigError::new("--app and --prefix", error.to_string()))?;
         Ok(())
     }
 
@@ -191,7 +175,7 @@ impl LoadArgs {
 pub async fn run(args: LoadArgs) -> anyhow::Result<ExitCode> {
     if let Err(problem) = args.validate() {
         eprintln!("error: {problem}");
-        return Ok(ExitCode::from(EXIT_BAD_FLAG));
+        return Ok(Exit::BadConfig.into());
     }
     let stop = CancellationToken::new();
     let connections_end = CancellationToken::new();

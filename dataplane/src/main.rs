@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use dataplane::room::VoiceRoom;
 use dataplane::service::{dev, migrate, outbox, pre_stop, room};
 use dataplane::{audit, load};
 use roomcluster_lifecycle::{BoxError, args, run_main};
@@ -42,7 +41,7 @@ fn main() -> ExitCode {
         Role::Migrate(args) => once(async move { migrate::run(&args).await.map(|()| ExitCode::SUCCESS) }),
         Role::PreStop(args) => once(async move { pre_stop::run(&args).await.map(|()| ExitCode::SUCCESS) }),
         Role::Load(args) => once(async move { Ok(load::run(*args).await?) }),
-        Role::Audit(args) => once(async move { Ok(audit::run(*args, VoiceRoom).await?) }),
+        Role::Audit(args) => once(async move { Ok(audit::run(*args).await?) }),
     }
 }
 
@@ -56,7 +55,12 @@ fn once(command: impl Future<Output = Result<ExitCode, BoxError>>) -> ExitCode {
         }
     };
     runtime.block_on(command).unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        eprintln!("error: {}", with_causes(error.as_ref()));
         args::exit_of(error.as_ref()).into()
     })
+}
+
+/// An error and what led to it, outermost first.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -315,5 +315,5 @@ async fn the_whole_audit_reads_ledgers_from_files_and_ends_with_the_verdict() {
 
     let bad = AuditArgs { database_url: "postgres://nowhere".to_owned().into(), ..args(&world) };
     let exit = run_with(bad, Tally).await.unwrap();
-    assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::from(EXIT_BAD_FLAG)));
+    assert_eq!(format!("{exit:?}"), format!("{:?}", ExitCode::from(Exit::BadConfig)));
 }

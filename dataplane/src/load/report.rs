@@ -44,6 +44,11 @@ impl fmt::Display for Spread {
     }
 }
 
+/// Three digits are enough for people and programs.
+fn rounded(number: f64) -> f64 {
+    (number * 1_000.0).round() / 1_000.0
+}
+
 /// What the run was asked to do.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Setting {
@@ -96,10 +101,10 @@ impl Report {
         Self {
             load: if stats.is_clean() { "pass" } else { "fail" },
             setting,
-            elapsed_s: elapsed.as_secs_f64(),
+            elapsed_s: rounded(elapsed.as_secs_f64()),
             commands_acked: stats.acked.load(Relaxed),
             rooms_created: stats.created.load(Relaxed),
-            commands_per_s: latency_ms.count as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE),
+            commands_per_s: rounded(latency_ms.count as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE)),
             client_errors: stats.client_errors.load(Relaxed),
             read_errors: stats.read_errors.load(Relaxed),
             wrong_answers: stats.wrong_answers.load(Relaxed),
@@ -205,10 +210,10 @@ impl Progress {
         Self {
             state,
             at_ms: now.0,
-            elapsed_s: now.1.as_secs_f64(),
+            elapsed_s: rounded(now.1.as_secs_f64()),
             rooms,
             commands_acked: stats.acked.load(Relaxed),
-            commands_per_s: spread.count as f64 / window.1.as_secs_f64().max(f64::MIN_POSITIVE),
+            commands_per_s: rounded(spread.count as f64 / window.1.as_secs_f64().max(f64::MIN_POSITIVE)),
             client_errors: stats.client_errors.load(Relaxed),
             read_errors: stats.read_errors.load(Relaxed),
             wrong_answers: stats.wrong_answers.load(Relaxed),

@@ -255,19 +255,10 @@ fn flags_that_contradict_each_other_are_named() {
         (&["--app", ""], "app_code"),
     ];
     for (flags, named) in cases {
-        let problem = args(&[&base[..], flags].concat()).validate().unwrap_err();
+        let problem = args(&[&base[..], flags].concat()).validate().unwrap_err().to_string();
         assert!(problem.contains(named), "{problem}");
     }
     assert_eq!(args(&base).validate(), Ok(()));
-}
-
-#[test]
-fn durations_have_a_unit() {
-    assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-    assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
-    for bad in ["", "5", "s", "1.5s", "-1s", "99999999999999999999s", "18446744073709551615h"] {
-        assert!(parse_duration(bad).is_err(), "{bad}");
-    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::super::{CommitOutcome, LogRow, NewLogRow, OwnerRow, RoomCommit, Store
 use super::failure::Failure;
 use super::line::Line;
 use super::statements::{MAX_ROWS, Shapes, Statements, bind, pieces};
+use crate::faults;
 use crate::types::{RoomKey, Seq};
 
 /// What one transaction decided.
@@ -41,6 +42,7 @@ pub(super) async fn transact(
     let mut settled = Settled::default();
     line.begin().await?;
     let mut writable = fence(line, statements, batch, group, &mut settled).await?;
+    faults::point("commit.after-fence").await;
     drop_known(line, statements, &mut writable, &mut settled).await?;
     drop_too_large(line, &mut writable, &mut settled);
     if writable.is_empty() {
@@ -51,6 +53,7 @@ pub(super) async fn transact(
     write_outbox(line, statements, &writable).await?;
     move_heads(line, statements, &writable).await?;
     write_rooms(line, statements, &writable).await?;
+    faults::point("commit.before-commit").await;
     line.commit().await?;
     settled.outcomes.extend(writable.iter().map(|w| (w.index, CommitOutcome::Committed)));
     Ok(settled)
