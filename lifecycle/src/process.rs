@@ -112,7 +112,7 @@ where
     let tasks = Tasks::new(lifecycle.clone());
     let supervisor = Supervisor::start(&lifecycle, &tasks, shutdown_timeout + FORCE_MARGIN)?;
     let clock = SystemClock::shared();
-    let health = Health::new(&lifecycle, clock.clone(), &tasks);
+    let health = Health::judged_on(supervisor.runtime(), &lifecycle, clock.clone(), &tasks);
     health.watch_runtime(RUNTIME_BOUND);
     let admin = AdminServer::start("--admin-listen", admin_listen, health.clone())?;
     let process = Process { lifecycle, tasks, health, metrics, clock, admin, shutdown_timeout };
