@@ -84,11 +84,31 @@ impl Watch {
                 Some(()) = int.recv() => Signal::Int,
                 else => return,
             };
-            match self.lifecycle.on_signal(signal) {
-                SignalEffect::Drain | SignalEffect::Hurry => {}
+            // Logged first: a hurried process may have ended before this thread comes to it.
+            let effect = self.lifecycle.count_signal();
+            match effect {
+                SignalEffect::Drain => {}
+                SignalEffect::Hurry => self.log_hurry(signal),
                 SignalEffect::Force => self.force("a third signal ends the process"),
             }
+            self.lifecycle.apply(effect, signal);
         }
+    }
+
+    fn log_hurry(&self, signal: Signal) {
+        let Identity { service, node_id } = self.lifecycle.identity();
+        let unfinished = self.tasks.unfinished();
+        tracing::warn!(
+            service,
+            node_id,
+            signal = signal.as_str(),
+            state = self.lifecycle.state().as_str(),
+            ready = false,
+            inflight_requests = self.lifecycle.metrics().inflight_requests(),
+            unfinished_tasks = unfinished.count(),
+            unfinished = %unfinished,
+            "a second signal hurries the shutdown"
+        );
     }
 
     async fn deadline(&self) {

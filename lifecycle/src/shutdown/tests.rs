@@ -7,11 +7,10 @@ use crate::test_log::capture;
 
 const TOTAL: Duration = Duration::from_secs(30);
 
-fn process() -> (Lifecycle, Tasks) {
+fn process() -> Lifecycle {
     let lifecycle = Lifecycle::new(Identity::new("room-service", "node-1"), Metrics::new());
     lifecycle.mark_running().unwrap();
-    let tasks = Tasks::new(lifecycle.clone());
-    (lifecycle, tasks)
+    lifecycle
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -20,7 +19,7 @@ fn seconds(seconds: u64) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn phases_run_in_order_and_the_process_is_stopped_after_the_last() {
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let order = Arc::new(Mutex::new(Vec::new()));
     let note = |name: &'static str| {
         let (order, lifecycle) = (order.clone(), lifecycle.clone());
@@ -31,7 +30,7 @@ async fn phases_run_in_order_and_the_process_is_stopped_after_the_last() {
         .phase("cells", seconds(10), note("cells"))
         .phase("mysql", seconds(1), note("mysql"));
     lifecycle.on_signal(Signal::Term);
-    let ledger = plan.run(&lifecycle, &tasks).await;
+    let ledger = plan.run(&lifecycle).await;
     let draining = State::Draining;
     assert_eq!(*order.lock().unwrap(), [("grpc", draining), ("cells", draining), ("mysql", draining)]);
     assert_eq!(lifecycle.state(), State::Stopped);
@@ -41,7 +40,7 @@ async fn phases_run_in_order_and_the_process_is_stopped_after_the_last() {
 #[tokio::test(start_paused = true)]
 async fn a_phase_that_overruns_is_cut_and_the_later_ones_still_run() {
     let (_guard, log) = capture();
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let later = Arc::new(Mutex::new(None));
     let seen = later.clone();
     let plan = Shutdown::new(TOTAL)
@@ -52,7 +51,7 @@ async fn a_phase_that_overruns_is_cut_and_the_later_ones_still_run() {
             tokio::time::sleep(seconds(1)).await;
         });
     lifecycle.on_signal(Signal::Term);
-    let ledger = plan.run(&lifecycle, &tasks).await;
+    let ledger = plan.run(&lifecycle).await;
 
     assert_eq!(*later.lock().unwrap(), Some(seconds(2)));
     let [cells, mysql] = <[Entry; 2]>::try_from(ledger.entries.clone()).unwrap();
@@ -78,13 +77,13 @@ async fn a_phase_that_overruns_is_cut_and_the_later_ones_still_run() {
 // S70: no total deadline.
 #[tokio::test(start_paused = true)]
 async fn if_every_phase_hangs_the_total_is_kept() {
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let mut plan = Shutdown::new(TOTAL);
     for name in ["grpc", "cells", "outbox", "redis", "mysql"] {
         plan = plan.phase(name, seconds(20), |_| std::future::pending::<()>());
     }
     lifecycle.on_signal(Signal::Term);
-    let ledger = plan.run(&lifecycle, &tasks).await;
+    let ledger = plan.run(&lifecycle).await;
     assert_eq!(ledger.entries.len(), 5);
     assert!(ledger.entries.iter().all(|entry| entry.budget_ms > 5_000), "{ledger}");
     assert!(ledger.duration_ms <= 30_250, "{ledger}");
@@ -92,21 +91,18 @@ async fn if_every_phase_hangs_the_total_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn the_total_counts_from_the_signal() {
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     lifecycle.on_signal(Signal::Term);
     tokio::time::advance(seconds(28)).await;
     let plan = Shutdown::new(TOTAL).phase("grpc", seconds(20), |_| std::future::pending::<()>());
-    let ledger = plan.run(&lifecycle, &tasks).await;
+    let ledger = plan.run(&lifecycle).await;
     assert_eq!(ledger.entries[0].budget_ms, 2_000);
     assert_eq!(ledger.duration_ms, 30_250);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_signal_hurries_and_logs_the_tasks_that_are_left() {
-    let (_guard, log) = capture();
-    let (lifecycle, tasks) = process();
-    tasks.spawn_once("reply", std::future::pending::<()>());
-    tasks.spawn_once("reply", std::future::pending::<()>());
+async fn a_second_signal_hurries_what_is_left() {
+    let lifecycle = process();
     let plan = Shutdown::new(TOTAL).phase("stubborn", seconds(20), |_| std::future::pending::<()>()).phase(
         "willing",
         seconds(20),
@@ -117,17 +113,14 @@ async fn a_second_signal_hurries_and_logs_the_tasks_that_are_left() {
         tokio::time::sleep(seconds(1)).await;
         lifecycle.on_signal(Signal::Term);
     };
-    let (ledger, ()) = tokio::join!(plan.run(&lifecycle, &tasks), signals);
+    let (ledger, ()) = tokio::join!(plan.run(&lifecycle), signals);
     assert!(ledger.duration_ms <= 1_000 + 5_250, "{ledger}");
     assert_eq!(ledger.entries[1].outcome, Outcome::Done);
-    let [line] = log.lines("a second signal hurries the shutdown").try_into().unwrap();
-    assert_eq!(line["unfinished_tasks"], 2);
-    assert_eq!(line["unfinished"], "2 tasks have not ended: reply");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_and_a_panicking_phase_stop_no_later_one() {
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let plan = Shutdown::new(TOTAL)
         .phase("redis", seconds(1), |_| async { Err("connection lost") })
         .phase("outbox", seconds(1), |_| async {
@@ -136,7 +129,7 @@ async fn a_failing_and_a_panicking_phase_stop_no_later_one() {
             }
         })
         .phase("mysql", seconds(1), |_| async { PhaseReport::done().cut("connection", 0) });
-    let ledger = plan.run(&lifecycle, &tasks).await;
+    let ledger = plan.run(&lifecycle).await;
     let outcomes: Vec<_> =
         ledger.entries.iter().map(|entry| (entry.outcome, entry.report.problem())).collect();
     let expected = [
@@ -150,12 +143,12 @@ async fn a_failing_and_a_panicking_phase_stop_no_later_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_phase_that_keeps_its_deadline_reports_its_own_cuts() {
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let plan = Shutdown::new(TOTAL).phase("grpc", seconds(2), |budget| async move {
         tokio::time::sleep_until(budget.deadline).await;
         PhaseReport::done().cut("grpc_call", 2).cut("grpc_connection", 1)
     });
-    let ledger = plan.run(&lifecycle, &tasks).await;
+    let ledger = plan.run(&lifecycle).await;
     assert_eq!(ledger.entries[0].outcome, Outcome::Done);
     assert_eq!(ledger.result(), "cut_short");
     assert_eq!(ledger.to_string(), "grpc done 2000/2000 ms (cut 2 grpc_call) (cut 1 grpc_connection)");
@@ -164,13 +157,13 @@ async fn a_phase_that_keeps_its_deadline_reports_its_own_cuts() {
 #[tokio::test(start_paused = true)]
 async fn the_end_is_logged_once_with_its_fields() {
     let (_guard, log) = capture();
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let _in_flight = lifecycle.metrics().enter_request(crate::metrics::Protocol::Grpc);
     let plan = Shutdown::new(TOTAL)
         .phase("grpc", seconds(2), |_| tokio::time::sleep(Duration::from_millis(40)))
         .counts(|| ShutdownCounts { active_room_cells: Some(7), ..ShutdownCounts::default() });
     lifecycle.on_signal(Signal::Int);
-    plan.run(&lifecycle, &tasks).await;
+    plan.run(&lifecycle).await;
     let [line] = log.lines("the shutdown has ended").try_into().unwrap();
     let expected = [
         ("service", "room-service".into()),
@@ -193,7 +186,7 @@ async fn the_end_is_logged_once_with_its_fields() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_can_be_read_from_outside() {
-    let (lifecycle, tasks) = process();
+    let lifecycle = process();
     let plan = Shutdown::new(TOTAL)
         .phase("cells", seconds(1), |_| std::future::pending::<()>())
         .unfinished("room_cell", || 4);
@@ -203,7 +196,7 @@ async fn what_is_under_way_can_be_read_from_outside() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         progress.running()
     };
-    let (_, running) = tokio::join!(plan.run(&lifecycle, &tasks), look);
+    let (_, running) = tokio::join!(plan.run(&lifecycle), look);
     assert_eq!(running, Some(("cells", Cut { resource: "room_cell", count: 4 })));
     assert!(progress.running().is_none());
 }
