@@ -1,8 +1,8 @@
 //! One health state that feeds HTTP, gRPC, logs and metrics alike.
 //!
 //! Ready means: running, not evacuating, every gate open, every hard check passed lately. Checks run in the
-//! background ([`checks`]); a probe only reads what is there. Live means: the main loops beat
-//! ([`heartbeat`]); it never asks another process. This module does not know what is checked, nor how probes
+//! background (`checks`); a probe only reads what is there. Live means: the main loops beat
+//! (`heartbeat`); it never asks another process. This module does not know what is checked, nor how probes
 //! arrive.
 //!
 //! Invariants: without a verdict a process is not ready; a verdict that is too old counts as failed, so that
