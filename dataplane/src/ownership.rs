@@ -3,3 +3,6 @@
 pub mod embedded;
 pub mod lease;
 pub mod redis;
+
+#[cfg(test)]
+mod lease_suite;
