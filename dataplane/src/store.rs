@@ -13,7 +13,11 @@ use crate::types::{Claim, CommandId, Epoch, Hash32, LeaseToken, NodeId, NodeRef,
 
 pub mod connect;
 pub mod mysql;
+pub mod rows;
 pub mod sqlite;
+
+#[cfg(test)]
+mod suite;
 
 /// Version of the schema that this binary works with: the number of its newest migration.
 pub const SCHEMA_VERSION: i64 = 1;
@@ -31,7 +35,9 @@ pub enum StoreError {
     #[error("a row is locked by another transaction")]
     Locked,
     /// The schema is not the one that this binary works with.
-    #[error("the database has schema version {found}, this binary works with {wanted}; run `dataplane migrate`")]
+    #[error(
+        "the database has schema version {found}, this binary works with {wanted}; run `dataplane migrate`"
+    )]
     Schema {
         /// What the database has; 0 when there is none.
         found: i64,
@@ -245,7 +251,11 @@ pub trait RoomStore: Send + Sync {
     /// Lets go of whatever former processes of this node left; called once at start. Gives the number of rooms.
     async fn release_former_incarnations(&self, node: &NodeRef, now_ms: i64) -> Result<u64, StoreError>;
     /// The rooms of a node that are not released, at most `limit`, and how many there are in all.
-    async fn rooms_owned_by(&self, node: &NodeId, limit: u32) -> Result<(Vec<(RoomKey, Claim)>, u64), StoreError>;
+    async fn rooms_owned_by(
+        &self,
+        node: &NodeId,
+        limit: u32,
+    ) -> Result<(Vec<(RoomKey, Claim)>, u64), StoreError>;
 
     /// What a room is recovered from; `None` for a room that has never committed.
     async fn recover(&self, room: &RoomKey) -> Result<Option<Recovery>, StoreError>;
@@ -254,7 +264,12 @@ pub trait RoomStore: Send + Sync {
     /// One command of the log.
     async fn command(&self, room: &RoomKey, command_id: &CommandId) -> Result<Option<LogRow>, StoreError>;
     /// Writes a snapshot if the claim still stands and none newer is there. False when it was fenced.
-    async fn write_snapshot(&self, room: &RoomKey, claim: Claim, snapshot: &Snapshot) -> Result<bool, StoreError>;
+    async fn write_snapshot(
+        &self,
+        room: &RoomKey,
+        claim: Claim,
+        snapshot: &Snapshot,
+    ) -> Result<bool, StoreError>;
 
     /// A connection of its own for commits.
     async fn open_session(&self) -> Result<Box<dyn CommitSession>, StoreError>;

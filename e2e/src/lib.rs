@@ -1,1 +1,3 @@
-//! e2e
+//! The real servers, the cluster, and the suites that run on them.
+
+pub mod servers;

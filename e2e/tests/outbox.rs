@@ -12,7 +12,5 @@ mod delivery;
 mod faults;
 #[path = "outbox/locks.rs"]
 mod locks;
-#[path = "outbox/servers.rs"]
-mod servers;
 #[path = "outbox/shutdown.rs"]
 mod shutdown;

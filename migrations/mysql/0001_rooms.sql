@@ -1,8 +1,9 @@
 -- Ids are VARBINARY: they are compared as bytes, so that `Room1` and `room1`, or `a` and `a ` are two rooms.
 -- Every key begins with (app_code, room_id): the data shards by room.
+-- MySQL commits at each CREATE TABLE: every statement may run again after a run that was cut in the middle.
 
 -- Who owns a room. A take is a compare-and-set to epoch + 1 with a fresh token.
-CREATE TABLE room_owner (
+CREATE TABLE IF NOT EXISTS room_owner (
   app_code       VARBINARY(64)   NOT NULL,
   room_id        VARBINARY(128)  NOT NULL,
   epoch          BIGINT UNSIGNED NOT NULL,
@@ -16,10 +17,12 @@ CREATE TABLE room_owner (
   KEY room_owner_by_node (owner_node_id, released_at_ms)
 ) ENGINE = InnoDB;
 
--- One row for each room that ever committed: where its log ends.
-CREATE TABLE room_head (
+-- One row for each room that ever committed: where its log ends, and where its last commit began. A commit moves
+-- the head only from where it is, so that the log has no gap.
+CREATE TABLE IF NOT EXISTS room_head (
   app_code      VARBINARY(64)   NOT NULL,
   room_id       VARBINARY(128)  NOT NULL,
+  base_seq      BIGINT UNSIGNED NOT NULL,
   seq           BIGINT UNSIGNED NOT NULL,
   epoch         BIGINT UNSIGNED NOT NULL,
   state_hash    BINARY(32)      NOT NULL,
@@ -28,7 +31,7 @@ CREATE TABLE room_head (
 ) ENGINE = InnoDB;
 
 -- The log: 1..n without gap in each room. `events` is a length-prefixed list.
-CREATE TABLE room_command_log (
+CREATE TABLE IF NOT EXISTS room_command_log (
   app_code        VARBINARY(64)   NOT NULL,
   room_id         VARBINARY(128)  NOT NULL,
   seq             BIGINT UNSIGNED NOT NULL,
@@ -45,7 +48,7 @@ CREATE TABLE room_command_log (
 ) ENGINE = InnoDB;
 
 -- The newest snapshot of a room.
-CREATE TABLE room_snapshot (
+CREATE TABLE IF NOT EXISTS room_snapshot (
   app_code      VARBINARY(64)   NOT NULL,
   room_id       VARBINARY(128)  NOT NULL,
   seq           BIGINT UNSIGNED NOT NULL,
@@ -58,7 +61,7 @@ CREATE TABLE room_snapshot (
 ) ENGINE = InnoDB;
 
 -- A room's life as listings show it.
-CREATE TABLE rooms (
+CREATE TABLE IF NOT EXISTS rooms (
   app_code      VARBINARY(64)  NOT NULL,
   room_id       VARBINARY(128) NOT NULL,
   status        VARBINARY(16)  NOT NULL,
@@ -68,7 +71,7 @@ CREATE TABLE rooms (
 ) ENGINE = InnoDB;
 
 -- Committed events on their way out; the delivered ones leave. (seq, event_index) is the order.
-CREATE TABLE room_outbox (
+CREATE TABLE IF NOT EXISTS room_outbox (
   app_code      VARBINARY(64)   NOT NULL,
   room_id       VARBINARY(128)  NOT NULL,
   seq           BIGINT UNSIGNED NOT NULL,
@@ -87,7 +90,7 @@ CREATE TABLE room_outbox (
 
 -- One row for each room with events on their way: the unit that a worker leases. `due_ms` NULL is not claimable;
 -- a claim sets it to the lease's end, a retry to the end of the back-off.
-CREATE TABLE outbox_room (
+CREATE TABLE IF NOT EXISTS outbox_room (
   app_code       VARBINARY(64)  NOT NULL,
   room_id        VARBINARY(128) NOT NULL,
   due_ms         BIGINT         NULL,

@@ -10,34 +10,65 @@ use dataplane::outbox::sink::redis::{RedisStreamSink, stream_key};
 use dataplane::outbox::store::OutboxStore;
 use dataplane::outbox::store::mysql::MySqlOutboxStore;
 use dataplane::outbox::{Drained, OutboxConfig, OutboxMetrics, OutboxParts, OutboxPulse, OutboxWaker};
+use e2e::servers::{MariaDb, Redis};
+use prost::Message;
 use redis::AsyncCommands;
-use sqlx::mysql::{MySqlConnection, MySqlPool};
+use roomcluster_proto::rooms::v1::EventEnvelope;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::servers::{MariaDb, Redis};
 
 pub(crate) const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)";
 
-/// An encoded `rooms.v1.EventEnvelope` with the fields that name the event.
+/// A database of its own on a server that the tests share, or on a private one.
+pub(crate) struct Db {
+    private: Option<MariaDb>,
+    options: MySqlConnectOptions,
+}
+
+impl Db {
+    pub(crate) async fn start() -> Self {
+        static SHARED: OnceCell<MariaDb> = OnceCell::const_new();
+        let server = SHARED.get_or_init(|| async { MariaDb::start().await.unwrap() }).await;
+        Self::migrated(None, &server.database().await.unwrap()).await
+    }
+
+    pub(crate) async fn private() -> Self {
+        let server = MariaDb::start().await.unwrap();
+        let url = server.database().await.unwrap();
+        Self::migrated(Some(server), &url).await
+    }
+
+    async fn migrated(private: Option<MariaDb>, url: &str) -> Self {
+        let db = Self { private, options: url.parse().unwrap() };
+        sqlx::migrate!("../migrations/mysql").run(&db.pool().await).await.unwrap();
+        db
+    }
+
+    /// The server, if it is private.
+    pub(crate) fn server(&mut self) -> &mut MariaDb {
+        self.private.as_mut().unwrap()
+    }
+
+    pub(crate) async fn pool(&self) -> MySqlPool {
+        let pool = MySqlPoolOptions::new().max_connections(8).after_connect(|connection, _| {
+            Box::pin(async move {
+                let set_up = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+                              SET SESSION innodb_lock_wait_timeout = 2";
+                sqlx::raw_sql(set_up).execute(connection).await?;
+                Ok(())
+            })
+        });
+        pool.connect_with(self.options.clone()).await.unwrap()
+    }
+}
+
+/// An encoded envelope with the fields that name the event.
 pub(crate) fn envelope(app: &str, room: &str, seq: u64, index: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (tag, text) in [(2_u8, app), (3, room)] {
-        bytes.extend([tag << 3 | 2, u8::try_from(text.len()).unwrap()]);
-        bytes.extend(text.as_bytes());
-    }
-    for (tag, number) in [(4_u8, seq), (5, u64::from(index))] {
-        if number > 0 {
-            bytes.push(tag << 3);
-            let mut left = number;
-            while left >= 128 {
-                bytes.push(u8::try_from(left % 128).unwrap() | 128);
-                left /= 128;
-            }
-            bytes.push(u8::try_from(left).unwrap());
-        }
-    }
-    bytes
+    let (app_code, room_id) = (app.to_owned(), room.to_owned());
+    EventEnvelope { app_code, room_id, seq, index, ..EventEnvelope::default() }.encode_to_vec()
 }
 
 /// Writes events as a commit does, inside the caller's transaction.
@@ -101,12 +132,12 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: i
     panic!("waited in vain until {what}");
 }
 
-pub(crate) fn store(db: &MariaDb) -> Arc<dyn OutboxStore> {
-    Arc::new(MySqlOutboxStore::new(db.options("rooms"), Duration::from_secs(5)))
+pub(crate) fn store(db: &Db) -> Arc<dyn OutboxStore> {
+    Arc::new(MySqlOutboxStore::new(db.options.clone(), Duration::from_secs(5)))
 }
 
 pub(crate) fn redis_sink(redis: &Redis) -> Arc<dyn Sink> {
-    Arc::new(RedisStreamSink::new(redis.client(), Duration::from_secs(1), None).unwrap())
+    Arc::new(RedisStreamSink::new(redis::Client::open(redis.url()).unwrap(), Duration::from_secs(1), None).unwrap())
 }
 
 pub(crate) fn config(worker_id: &str) -> OutboxConfig {
@@ -156,7 +187,7 @@ pub(crate) fn run(store: Arc<dyn OutboxStore>, sink: Arc<dyn Sink>, config: Outb
 
 /// What a stream holds: the event ids in order of arrival.
 pub(crate) async fn stream(redis: &Redis, app: &str) -> Vec<String> {
-    let mut connection = redis.client().get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis.connection().await.unwrap();
     let entries: redis::streams::StreamRangeReply = connection.xrange_all(stream_key(app)).await.unwrap();
     entries.ids.iter().map(|entry| entry.get("id").unwrap()).collect()
 }

@@ -7,19 +7,19 @@ use std::time::Duration;
 use dataplane::outbox::sink::Stop;
 use dataplane::outbox::sink::memory::MemorySink;
 use dataplane::types::RoomKey;
+use e2e::servers::Redis;
 
-use crate::bench::{
+use crate::bench::{Db, 
     assert_first_arrivals_in_order, commit, config, count, insert, insert_event, left, redis_sink, run,
     store, stream, until,
 };
-use crate::servers::{MariaDb, Redis};
 
 /// C98, S14, S19, S36.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_workers_under_load_deliver_each_of_ten_thousand_events_once_and_in_order() {
     const ROOMS: u64 = 200;
     const COMMITS: u64 = 25;
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     let workers = ["a", "b"].map(|id| run(store(&db), redis_sink(&redis), config(id)));
     let producers = (0..4).map(|producer| {
@@ -59,7 +59,7 @@ async fn two_workers_under_load_deliver_each_of_ten_thousand_events_once_and_in_
 /// S16, S17.
 #[tokio::test]
 async fn the_first_failure_stops_its_room_and_no_other() {
-    let db = MariaDb::start().await;
+    let db = Db::start().await;
     let pool = db.pool().await;
     for seq in 1..=5 {
         for room in ["a", "b"] {
@@ -97,7 +97,7 @@ async fn the_first_failure_stops_its_room_and_no_other() {
 /// S1 to S5.
 #[tokio::test]
 async fn a_late_commit_is_not_skipped() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     let worker = run(store(&db), redis_sink(&redis), config("a"));
     let mut late = pool.begin().await.unwrap();
@@ -115,7 +115,7 @@ async fn a_late_commit_is_not_skipped() {
 /// S30, C102.
 #[tokio::test]
 async fn a_bad_event_ends_failed_and_counted_while_its_room_goes_on() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     let mut tx = pool.begin().await.unwrap();
     insert(&mut tx, "app", "room", 1, 1).await;
@@ -147,7 +147,7 @@ async fn a_bad_event_ends_failed_and_counted_while_its_room_goes_on() {
 /// S31: one tenant's flood.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_one_tenant_does_not_hold_up_another() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     commit(&pool, "quiet", "room", 1, 1).await;
     let mut tx = pool.begin().await.unwrap();
@@ -171,7 +171,7 @@ async fn a_flood_of_one_tenant_does_not_hold_up_another() {
 /// S25, S27.
 #[tokio::test]
 async fn a_room_that_fell_out_of_the_claims_is_put_back() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     commit(&pool, "app", "counted-wrong", 1, 2).await;
     commit(&pool, "app", "without-a-row", 1, 1).await;

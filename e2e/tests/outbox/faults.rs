@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use dataplane::outbox::event::OutboxEvent;
 use dataplane::outbox::sink::{Delivery, Sink};
 use dataplane::outbox::store::{AppQuota, ClaimRequest, ClaimToken, Next, RoomReport};
+use e2e::servers::Redis;
 
-use crate::bench::{
+use crate::bench::{Db, 
     assert_first_arrivals_in_order, commit, config, count, left, redis_sink, run, store, stream, until,
 };
-use crate::servers::{MariaDb, Redis};
 
 /// Delivers, and then never tells: as a worker that dies between the sink's OK and its record.
 struct SilentSink(Arc<dyn Sink>);
@@ -31,7 +31,7 @@ impl Sink for SilentSink {
 /// S18, S20, C101.
 #[tokio::test]
 async fn a_worker_killed_between_ok_and_ack_loses_nothing_and_repeats_in_order() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     for seq in 1..=3 {
         commit(&pool, "app", "room", seq, 2).await;
@@ -51,7 +51,7 @@ async fn a_worker_killed_between_ok_and_ack_loses_nothing_and_repeats_in_order()
 /// S21, S24, C100.
 #[tokio::test]
 async fn a_worker_that_comes_back_under_its_name_gets_its_rooms_when_the_lease_ends() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     commit(&pool, "app", "room", 1, 1).await;
     let dying = run(store(&db), Arc::new(SilentSink(redis_sink(&redis))), config("same"));
@@ -77,7 +77,7 @@ fn request(token: u8, lease_ms: u64) -> ClaimRequest {
 /// C99, C102, S11.
 #[tokio::test]
 async fn the_report_of_a_worker_whose_lease_ended_is_fenced() {
-    let db = MariaDb::start().await;
+    let db = Db::start().await;
     let pool = db.pool().await;
     commit(&pool, "app", "room", 1, 3).await;
     let outbox = store(&db);
@@ -113,9 +113,9 @@ async fn the_report_of_a_worker_whose_lease_ended_is_fenced() {
 /// S33, S48: infrastructure errors never lead to `failed`.
 #[tokio::test]
 async fn while_redis_is_down_events_are_retried_and_never_fail() {
-    let (db, mut redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, mut redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
-    redis.stop().await;
+    redis.kill().unwrap();
     for room in 0..50 {
         commit(&pool, "app", &format!("room{room}"), 1, 2).await;
     }
@@ -126,7 +126,7 @@ async fn while_redis_is_down_events_are_retried_and_never_fail() {
     until("it was tried often", || async { count(&pool, tries).await >= 5 }).await;
     assert_eq!(worker.metrics.failed_total("app"), 0);
     assert_eq!(left(&pool).await, 100);
-    redis.start_again().await;
+    redis.restart().await.unwrap();
     until("all is out", || async { left(&pool).await == 0 }).await;
     assert_eq!(assert_first_arrivals_in_order(&stream(&redis, "app").await), 100);
     assert_eq!(worker.metrics.failed_total("app"), 0);
@@ -158,7 +158,7 @@ impl Sink for KillingSink {
 /// S29, S30: attempts are counted at the claim.
 #[tokio::test]
 async fn an_event_that_kills_its_workers_ends_in_quarantine_and_the_room_goes_on() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     for seq in 1..=4 {
         commit(&pool, "app", "room", seq, 1).await;
@@ -189,12 +189,14 @@ async fn an_event_that_kills_its_workers_ends_in_quarantine_and_the_room_goes_on
 /// S9.
 #[tokio::test]
 async fn a_worker_goes_on_after_its_database_was_restarted() {
-    let (mut db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (mut db, redis) = (Db::private().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     commit(&pool, "app", "room", 1, 1).await;
     let worker = run(store(&db), redis_sink(&redis), config("a"));
     until("the first is out", || async { stream(&redis, "app").await.len() == 1 }).await;
-    db.restart(Duration::from_secs(1)).await;
+    db.server().kill().unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    db.server().restart().await.unwrap();
     let pool = db.pool().await;
     commit(&pool, "app", "room", 2, 1).await;
     until("the second is out", || async { left(&pool).await == 0 }).await;

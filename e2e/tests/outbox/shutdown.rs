@@ -6,14 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dataplane::outbox::event::OutboxEvent;
 use dataplane::outbox::sink::{Delivery, Sink};
+use e2e::servers::Redis;
 
-use crate::bench::{commit, config, count, insert, left, redis_sink, run, store, until};
-use crate::servers::{MariaDb, Redis};
+use crate::bench::{Db, commit, config, count, insert, left, redis_sink, run, store, until};
 
 /// The native sidecar ends after the room container: what the rooms wrote last still goes out.
 #[tokio::test]
 async fn the_last_pass_delivers_what_was_due_at_the_signal() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     commit(&pool, "app", "first", 1, 1).await;
     let mut lazy = config("a");
@@ -35,7 +35,7 @@ async fn the_last_pass_delivers_what_was_due_at_the_signal() {
 /// The specification to the letter: no new batch after the signal.
 #[tokio::test]
 async fn without_the_last_pass_nothing_is_claimed_after_the_signal() {
-    let (db, redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
     commit(&pool, "app", "first", 1, 1).await;
     let mut lazy = config("a");
@@ -65,7 +65,7 @@ impl Sink for HangingSink {
 /// S23, S26: nothing stays `delivering`, nothing is lost, and the end is bounded.
 #[tokio::test]
 async fn a_sink_that_hangs_at_the_end_leaves_its_events_retryable() {
-    let db = MariaDb::start().await;
+    let db = Db::start().await;
     let pool = db.pool().await;
     commit(&pool, "app", "room", 1, 3).await;
     let mut patient = config("a");
@@ -88,9 +88,9 @@ async fn a_sink_that_hangs_at_the_end_leaves_its_events_retryable() {
 /// What fails in the last pass is not tried again and again until the timeout.
 #[tokio::test]
 async fn a_sink_that_is_down_does_not_stretch_the_end() {
-    let (db, mut redis) = tokio::join!(MariaDb::start(), Redis::start());
+    let (db, mut redis) = (Db::start().await, Redis::start().await.unwrap());
     let pool = db.pool().await;
-    redis.stop().await;
+    redis.kill().unwrap();
     commit(&pool, "app", "room", 1, 3).await;
     let mut long = config("a");
     long.drain_timeout = Duration::from_secs(600);
