@@ -19,7 +19,6 @@ use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-
 pub(crate) const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)";
 
 /// A database of its own on a server that the tests share, or on a private one.
@@ -137,7 +136,10 @@ pub(crate) fn store(db: &Db) -> Arc<dyn OutboxStore> {
 }
 
 pub(crate) fn redis_sink(redis: &Redis) -> Arc<dyn Sink> {
-    Arc::new(RedisStreamSink::new(redis::Client::open(redis.url()).unwrap(), Duration::from_secs(1), None).unwrap())
+    Arc::new(
+        RedisStreamSink::new(redis::Client::open(redis.url()).unwrap(), Duration::from_secs(1), None)
+            .unwrap(),
+    )
 }
 
 pub(crate) fn config(worker_id: &str) -> OutboxConfig {
@@ -187,7 +189,9 @@ pub(crate) fn run(store: Arc<dyn OutboxStore>, sink: Arc<dyn Sink>, config: Outb
 
 /// What a stream holds: the event ids in order of arrival.
 pub(crate) async fn stream(redis: &Redis, app: &str) -> Vec<String> {
-    let mut connection = redis.connection().await.unwrap();
+    let client = redis::Client::open(redis.url()).unwrap();
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
+    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await.unwrap();
     let entries: redis::streams::StreamRangeReply = connection.xrange_all(stream_key(app)).await.unwrap();
     entries.ids.iter().map(|entry| entry.get("id").unwrap()).collect()
 }

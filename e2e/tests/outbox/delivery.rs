@@ -9,8 +9,8 @@ use dataplane::outbox::sink::memory::MemorySink;
 use dataplane::types::RoomKey;
 use e2e::servers::Redis;
 
-use crate::bench::{Db, 
-    assert_first_arrivals_in_order, commit, config, count, insert, insert_event, left, redis_sink, run,
+use crate::bench::{
+    Db, assert_first_arrivals_in_order, commit, config, count, insert, insert_event, left, redis_sink, run,
     store, stream, until,
 };
 

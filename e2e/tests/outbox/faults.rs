@@ -9,8 +9,8 @@ use dataplane::outbox::sink::{Delivery, Sink};
 use dataplane::outbox::store::{AppQuota, ClaimRequest, ClaimToken, Next, RoomReport};
 use e2e::servers::Redis;
 
-use crate::bench::{Db, 
-    assert_first_arrivals_in_order, commit, config, count, left, redis_sink, run, store, stream, until,
+use crate::bench::{
+    Db, assert_first_arrivals_in_order, commit, config, count, left, redis_sink, run, store, stream, until,
 };
 
 /// Delivers, and then never tells: as a worker that dies between the sink's OK and its record.

@@ -19,7 +19,6 @@ use crate::outbox::event::{EventPosition, OutboxEvent};
 use crate::store::StoreError;
 use crate::types::{RoomKey, Seq};
 
-
 const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 
 /// The store.
