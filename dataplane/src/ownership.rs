@@ -15,3 +15,6 @@ pub use keeper::{Lease, LeaseConfig, Leases, Verdict};
 pub use peers::Peers;
 pub use placement::{Placement, Standing, place};
 pub use resolve::{Resolution, resolve};
+
+#[cfg(test)]
+mod lease_suite;

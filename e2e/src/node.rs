@@ -1,6 +1,7 @@
 //! Real room-service processes for the service suite: started, ordered, paused, killed and asked.
 
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -70,7 +71,7 @@ impl Node {
         command.env("GRPC_LISTEN", format!("127.0.0.1:{grpc_port}"));
         command.env("ADVERTISE_ADDR", format!("127.0.0.1:{grpc_port}"));
         command.env("ADMIN_LISTEN", format!("127.0.0.1:{admin_port}"));
-        command.env("LOG_FORMAT", "text").env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into()));
+        command.stderr(log_file(&spec.id)?).env("LOG_FORMAT", "text").env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into()));
         command.envs(spec.env);
         let child = command.spawn().context("starting dataplane room")?;
         Ok(Self { id: spec.id, child, grpc_port, admin_port })
@@ -258,6 +259,16 @@ fn dataplane() -> Result<std::path::PathBuf> {
     path.push("dataplane");
     ensure!(path.exists(), "{} is not there; run `cargo build -p dataplane` first", path.display());
     Ok(path)
+}
+
+/// Logs of nodes are kept for reading after a failure, one file a node, under the temporary directory.
+fn log_file(id: &str) -> Result<std::fs::File> {
+    let dir = std::env::temp_dir().join(format!("roomcluster-nodes-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let path = dir.join(format!("{:03}-{id}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
+    println!("log of node {id}: {}", path.display());
+    Ok(std::fs::File::create(path)?)
 }
 
 fn free_port() -> Result<u16> {

@@ -1,8 +1,8 @@
 //! One health state that feeds HTTP, gRPC, logs and metrics alike.
 //!
 //! Ready means: running, not evacuating, every gate open, every hard check passed lately. Checks run in the
-//! background ([`checks`]); a probe only reads what is there. Live means: the main loops beat
-//! ([`heartbeat`]); it never asks another process. This module does not know what is checked, nor how probes
+//! background (`checks`); a probe only reads what is there. Live means: the main loops beat
+//! (`heartbeat`); it never asks another process. This module does not know what is checked, nor how probes
 //! arrive.
 //!
 //! Invariants: without a verdict a process is not ready; a verdict that is too old counts as failed, so that
@@ -47,7 +47,10 @@ impl std::fmt::Debug for Health {
 struct Inner {
     lifecycle: Lifecycle,
     clock: SharedClock,
+    /// Where the checks run.
     tasks: Tasks,
+    /// Where they are started, timed and judged.
+    judge: Tasks,
     checks: RwLock<Vec<Arc<CheckState>>>,
     gates: RwLock<Vec<Arc<Gate>>>,
     pulses: RwLock<Vec<Arc<Pulse>>>,
@@ -101,10 +104,26 @@ impl ReadyGate {
 impl Health {
     /// The health of the process of `lifecycle`. Its checks run as tasks of `tasks`.
     pub fn new(lifecycle: &Lifecycle, clock: SharedClock, tasks: &Tasks) -> Self {
+        Self::with_judge(lifecycle, clock, tasks.group(), tasks.group())
+    }
+
+    /// As [`Health::new`], with the checks judged on another runtime: a check that blocks a thread of its runtime
+    /// can stop the timers there, its own time-out among them.
+    pub(crate) fn judged_on(
+        judge: tokio::runtime::Handle,
+        lifecycle: &Lifecycle,
+        clock: SharedClock,
+        tasks: &Tasks,
+    ) -> Self {
+        Self::with_judge(lifecycle, clock, tasks.group(), tasks.group_on(judge))
+    }
+
+    fn with_judge(lifecycle: &Lifecycle, clock: SharedClock, tasks: Tasks, judge: Tasks) -> Self {
         let inner = Inner {
             lifecycle: lifecycle.clone(),
             clock,
-            tasks: tasks.group(),
+            tasks,
+            judge,
             checks: RwLock::default(),
             gates: RwLock::default(),
             pulses: RwLock::default(),
@@ -274,7 +293,7 @@ impl Health {
 
     fn follow_lifecycle(&self) {
         let health = self.clone();
-        self.inner.tasks.spawn_essential("health", move |stop| async move {
+        self.inner.judge.spawn_essential("health", move |stop| async move {
             let mut view = health.inner.lifecycle.subscribe();
             loop {
                 health.settle(Duration::ZERO);

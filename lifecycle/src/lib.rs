@@ -89,6 +89,8 @@ pub mod shutdown;
 pub mod state;
 pub mod tasks;
 pub mod telemetry;
+#[cfg(test)]
+mod test_log;
 
 pub use args::{BoxError, ConfigError, Exit};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};

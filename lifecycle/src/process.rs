@@ -27,6 +27,8 @@ use supervisor::Supervisor;
 pub const FORCE_MARGIN: Duration = Duration::from_secs(3);
 /// How long a process that had to cut something waits for the metrics to be scraped once more.
 const LAST_SCRAPE_WAIT: Duration = Duration::from_secs(2);
+/// How long the answer to that scrape has to leave the process.
+const LAST_ANSWER_WAIT: Duration = Duration::from_millis(200);
 /// If the runtime runs no task for so long, the process counts as dead. A loaded node is far from it.
 const RUNTIME_BOUND: Duration = Duration::from_secs(20);
 
@@ -112,7 +114,7 @@ where
     let tasks = Tasks::new(lifecycle.clone());
     let supervisor = Supervisor::start(&lifecycle, &tasks, shutdown_timeout + FORCE_MARGIN)?;
     let clock = SystemClock::shared();
-    let health = Health::new(&lifecycle, clock.clone(), &tasks);
+    let health = Health::judged_on(supervisor.runtime(), &lifecycle, clock.clone(), &tasks);
     health.watch_runtime(RUNTIME_BOUND);
     let admin = AdminServer::start("--admin-listen", admin_listen, health.clone())?;
     let process = Process { lifecycle, tasks, health, metrics, clock, admin, shutdown_timeout };
@@ -120,7 +122,7 @@ where
     let plan = start_parts(&process, start).await?;
     supervisor.watch(plan.progress());
     process.lifecycle.draining().cancelled().await;
-    let ledger = plan.run(&process.lifecycle, &process.tasks).await;
+    let ledger = plan.run(&process.lifecycle).await;
     Ok(finish(&process, &ledger).await)
 }
 
@@ -148,7 +150,9 @@ async fn finish(process: &Process, ledger: &Ledger) -> Exit {
     let cut = ledger.entries.iter().any(crate::shutdown::Entry::is_cut);
     if cut {
         // A counter that nobody reads is lost with the process.
-        let _ = tokio::time::timeout(LAST_SCRAPE_WAIT, process.admin.scraped()).await;
+        if tokio::time::timeout(LAST_SCRAPE_WAIT, process.admin.scraped()).await.is_ok() {
+            tokio::time::sleep(LAST_ANSWER_WAIT).await;
+        }
     }
     if cut {
         Exit::CutShort

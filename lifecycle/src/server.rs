@@ -1,7 +1,7 @@
 //! Servers that end in bounded time, whatever their clients do.
 //!
 //! [`AdminServer`] answers probes and scrapes from its own thread; [`GrpcServer`] serves the process's calls on
-//! the runtime of its tasks. Both track their connections in [`connections`], so that a client that never
+//! the runtime of its tasks. Both track their connections in `connections`, so that a client that never
 //! speaks, stops answering or keeps an idle connection holds up nothing.
 
 mod admin;

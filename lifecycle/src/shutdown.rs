@@ -23,7 +23,6 @@ pub use ledger::{Cut, Entry, Ledger, Outcome, PhaseReport};
 pub(crate) use ledger::{Progress, millis};
 
 use crate::state::{DrainCause, Identity, Lifecycle};
-use crate::tasks::Tasks;
 
 /// What is left of the total after the second signal.
 const HURRIED_TOTAL: Duration = Duration::from_secs(5);
@@ -123,11 +122,11 @@ impl Shutdown {
     }
 
     /// Runs the phases in order, and leaves the process `stopped`. Begins the drain if nobody has.
-    pub async fn run(self, lifecycle: &Lifecycle, tasks: &Tasks) -> Ledger {
+    pub async fn run(self, lifecycle: &Lifecycle) -> Ledger {
         lifecycle.begin_drain(DrainCause::Requested("shutdown"));
         let drain = lifecycle.drain().expect("the drain has just begun, or began before");
         let counts_at_begin = (self.counts)();
-        let run = Run { lifecycle, tasks, progress: &self.progress, end: drain.began_at + self.total };
+        let run = Run { lifecycle, progress: &self.progress, end: drain.began_at + self.total };
         run.phases(self.phases).await;
 
         let ledger = Ledger::new(self.progress.entries(), drain.began_at.elapsed());
@@ -143,7 +142,6 @@ impl Shutdown {
 
 struct Run<'a> {
     lifecycle: &'a Lifecycle,
-    tasks: &'a Tasks,
     progress: &'a Progress,
     end: Instant,
 }
@@ -178,7 +176,7 @@ impl Run<'_> {
                 },
                 () = hurry.cancelled(), if !*is_hurried => {
                     *is_hurried = true;
-                    self.hurry();
+                    self.end = self.end.min(Instant::now() + HURRIED_TOTAL);
                     deadline = deadline.min(Instant::now() + budget::allot(budgets, self.left()));
                 }
                 () = tokio::time::sleep_until(deadline + CUT_GRACE) => {
@@ -192,20 +190,6 @@ impl Run<'_> {
 
     fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
-    }
-
-    fn hurry(&mut self) {
-        self.end = self.end.min(Instant::now() + HURRIED_TOTAL);
-        let Identity { service, node_id } = self.lifecycle.identity();
-        let unfinished = self.tasks.unfinished();
-        tracing::warn!(
-            service, node_id,
-            unfinished_tasks = unfinished.count(),
-            unfinished = %unfinished,
-            inflight_requests = self.lifecycle.metrics().inflight_requests(),
-            shutdown_deadline_ms = millis(self.left()),
-            "a second signal hurries the shutdown"
-        );
     }
 
     /// Counts and logs what the phase cut off, once.

@@ -187,7 +187,6 @@ struct Inner {
     signals: AtomicU32,
     draining: CancellationToken,
     hurry: CancellationToken,
-    force: CancellationToken,
 }
 
 impl fmt::Debug for Lifecycle {
@@ -211,7 +210,6 @@ impl Lifecycle {
             signals: AtomicU32::new(0),
             draining: CancellationToken::new(),
             hurry: CancellationToken::new(),
-            force: CancellationToken::new(),
         };
         let lifecycle = Self { inner: Arc::new(inner) };
         lifecycle.show_in_metrics();
@@ -282,8 +280,9 @@ impl Lifecycle {
         });
         if began {
             self.show_in_metrics();
+            // Logged before those who wait for the drain go on; they may end the process.
+            self.log_state(State::Draining, false);
             self.inner.draining.cancel();
-            self.log_state();
         }
         began
     }
@@ -291,7 +290,9 @@ impl Lifecycle {
     /// Tells the node to give its rooms away, or withdraws that. Says whether anything changed.
     /// A process that drains does not evacuate.
     pub fn set_evacuating(&self, evacuating: bool) -> bool {
+        let mut state = State::Starting;
         let changed = self.inner.view.send_if_modified(|view| {
+            state = view.state;
             let may_change = matches!(view.state, State::Starting | State::Running);
             let changes = may_change && view.evacuating != evacuating;
             if changes {
@@ -301,26 +302,35 @@ impl Lifecycle {
         });
         if changed {
             self.show_in_metrics();
-            self.log_state();
+            self.log_state(state, evacuating);
         }
         changed
     }
 
-    /// Takes a signal: the first drains, the second hurries, the third forces the end.
+    /// Takes a signal: the first drains, the second hurries, the third tells the caller to end the process.
     pub fn on_signal(&self, signal: Signal) -> SignalEffect {
+        let effect = self.count_signal();
+        self.apply(effect, signal);
+        effect
+    }
+
+    /// Counts a signal and says what it will do, for whoever wants to log before anything happens.
+    pub(crate) fn count_signal(&self) -> SignalEffect {
         match self.inner.signals.fetch_add(1, Ordering::SeqCst) {
-            0 => {
+            0 => SignalEffect::Drain,
+            1 => SignalEffect::Hurry,
+            _ => SignalEffect::Force,
+        }
+    }
+
+    pub(crate) fn apply(&self, effect: SignalEffect, signal: Signal) {
+        match effect {
+            SignalEffect::Drain => {
                 self.begin_drain(DrainCause::Signal(signal));
-                SignalEffect::Drain
             }
-            1 => {
-                self.inner.hurry.cancel();
-                SignalEffect::Hurry
-            }
-            _ => {
-                self.inner.force.cancel();
-                SignalEffect::Force
-            }
+            SignalEffect::Hurry => self.inner.hurry.cancel(),
+            // Whoever took the signal ends the process; nothing in it is asked any more.
+            SignalEffect::Force => {}
         }
     }
 
@@ -334,11 +344,6 @@ impl Lifecycle {
         &self.inner.hurry
     }
 
-    /// Cancelled at the third signal.
-    pub fn force(&self) -> &CancellationToken {
-        &self.inner.force
-    }
-
     /// Why the process drains, if it does.
     pub fn drain_cause(&self) -> Option<&DrainCause> {
         self.inner.drain.get().map(|drain| &drain.cause)
@@ -349,9 +354,9 @@ impl Lifecycle {
     }
 
     fn advance(&self, to: State) -> Result<(), IllegalTransition> {
-        let mut from = State::Starting;
+        let (mut from, mut evacuating) = (State::Starting, false);
         let advanced = self.inner.view.send_if_modified(|view| {
-            from = view.state;
+            (from, evacuating) = (view.state, view.evacuating);
             if from.may_become(to) {
                 view.state = to;
             }
@@ -361,7 +366,7 @@ impl Lifecycle {
             return Err(IllegalTransition { from, to });
         }
         self.show_in_metrics();
-        self.log_state();
+        self.log_state(to, evacuating);
         Ok(())
     }
 
@@ -375,8 +380,8 @@ impl Lifecycle {
         }
     }
 
-    fn log_state(&self) {
-        let View { state, evacuating } = self.view();
+    /// Logs a transition as it was, not the state that may have come since.
+    fn log_state(&self, state: State, evacuating: bool) {
         let Identity { service, node_id } = &self.inner.identity;
         let inflight_requests = self.inner.metrics.inflight_requests();
         match self.drain() {

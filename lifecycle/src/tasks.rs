@@ -118,8 +118,13 @@ impl Tasks {
 
     /// Tasks that are stopped and waited for on their own, and also with this group.
     pub fn group(&self) -> Self {
-        let Group { lifecycle, runtime, stop, .. } = &*self.group;
-        let group = Self::with(lifecycle.clone(), runtime.clone(), stop.child_token(), Some(self.clone()));
+        self.group_on(self.group.runtime.clone())
+    }
+
+    /// A group whose tasks run on another runtime.
+    pub(crate) fn group_on(&self, runtime: Handle) -> Self {
+        let Group { lifecycle, stop, .. } = &*self.group;
+        let group = Self::with(lifecycle.clone(), runtime, stop.child_token(), Some(self.clone()));
         let mut children = self.group.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.retain(|child| child.strong_count() > 0);
         children.push(Arc::downgrade(&group.group));

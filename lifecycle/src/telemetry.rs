@@ -11,6 +11,8 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::JsonFields;
 
+pub(crate) use json::JsonLines;
+
 use crate::args::ConfigError;
 use crate::state::Identity;
 
@@ -36,10 +38,9 @@ pub fn init(identity: &Identity, format: LogFormat) -> Result<(), ConfigError> {
     };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match format {
-        LogFormat::Json => builder
-            .fmt_fields(JsonFields::new())
-            .event_format(json::JsonLines::new(identity.clone()))
-            .try_init(),
+        LogFormat::Json => {
+            builder.fmt_fields(JsonFields::new()).event_format(JsonLines::new(identity.clone())).try_init()
+        }
         LogFormat::Text => builder.try_init(),
     };
     if started.is_ok() {

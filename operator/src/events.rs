@@ -4,9 +4,14 @@
 //! nothing depends on it.
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::runtime::events::{Event, EventType, Recorder};
-use roomcluster_crds::{Phase, RoomClusterStatus};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use roomcluster_crds::{Phase, RoomClusterStatus, names};
 
+use crate::ids::PodName;
 use crate::plan::{Blocked, Grounds, Step};
 
 /// An event's note may have at most 1 kB.
@@ -23,10 +28,19 @@ pub struct Notice {
     pub note: String,
     /// What the operator was doing.
     pub action: &'static str,
+    /// The pod that it concerns.
+    pub pod: Option<PodName>,
 }
 
 fn notice(is_warning: bool, reason: &'static str, action: &'static str, note: impl Into<String>) -> Notice {
-    Notice { is_warning, reason, note: note.into(), action }
+    Notice { is_warning, reason, note: note.into(), action, pod: None }
+}
+
+impl Notice {
+    fn about(mut self, pod: Option<&PodName>) -> Self {
+        self.pod = pod.cloned();
+        self
+    }
 }
 
 /// The notice of a step that was taken; none for those that only tell a node or a probe something.
@@ -40,17 +54,18 @@ pub fn of_step(step: &Step) -> Option<Notice> {
             let reasons: Vec<_> = intent.reasons.iter().map(|reason| reason.as_str()).collect();
             let rooms = intent.rooms_at_start.map_or_else(|| "unknown".to_owned(), |rooms| rooms.to_string());
             let note = format!("pod {} drains ({}); rooms: {rooms}", pod.name, reasons.join(", "));
-            notice(false, "DrainStarted", "Drain", note)
+            notice(false, "DrainStarted", "Drain", note).about(Some(&pod.name))
         }
         Step::WithdrawDrain { pod, .. } => {
-            notice(false, "DrainWithdrawn", "Withdraw", format!("pod {} accepts rooms again", pod.name))
+            let note = format!("pod {} accepts rooms again", pod.name);
+            notice(false, "DrainWithdrawn", "Withdraw", note).about(Some(&pod.name))
         }
-        Step::EndPod { pod, grounds } => of_end(pod.name.as_str(), grounds),
+        Step::EndPod { pod, grounds } => of_end(&pod.name, grounds),
         Step::AmendDrain { .. } | Step::SetOrder { .. } | Step::SetGate { .. } => return None,
     })
 }
 
-fn of_end(pod: &str, grounds: &Grounds) -> Notice {
+fn of_end(pod: &PodName, grounds: &Grounds) -> Notice {
     let (is_warning, why) = match grounds {
         Grounds::Empty => (false, "it holds no rooms, by its own count and by the database".to_owned()),
         Grounds::NeverRan => (false, "no process of it has ever run".to_owned()),
@@ -64,7 +79,7 @@ fn of_end(pod: &str, grounds: &Grounds) -> Notice {
             (true, format!("the drain timed out and onTimeout is Terminate; it held {rooms} rooms"))
         }
     };
-    notice(is_warning, "PodEnded", "End", format!("ended pod {pod}: {why}"))
+    notice(is_warning, "PodEnded", "End", format!("ended pod {pod}: {why}")).about(Some(pod))
 }
 
 /// The notice of a change of phase, or of what is wrong.
@@ -99,20 +114,61 @@ pub fn of_blocked(blocked: &Blocked) -> Notice {
         Some(pod) => format!("pod {pod} waits: {}", blocked.reason),
         None => format!("waits: {}", blocked.reason),
     };
-    notice(!blocked.reason.is_legitimate_wait(), blocked.reason.name(), "Wait", note)
+    notice(!blocked.reason.is_legitimate_wait(), blocked.reason.name(), "Wait", note).about(blocked.pod.as_ref())
 }
 
-/// Publishes a notice about the cluster.
-pub async fn publish(recorder: &Recorder, notice: &Notice, cluster: &ObjectReference) {
-    let event = Event {
-        type_: if notice.is_warning { EventType::Warning } else { EventType::Normal },
-        reason: notice.reason.to_owned(),
-        note: Some(shortened(&notice.note)),
-        action: notice.action.to_owned(),
-        secondary: None,
-    };
-    if let Err(error) = recorder.publish(&event, cluster).await {
-        tracing::debug!(error = &error as &dyn std::error::Error, "event not published");
+/// Publishes notices.
+///
+/// Each becomes an event of its own. Merging equal ones into a series, as recorders do, compares everything but
+/// the sentence, and would show the second pod's drain under the first one's name.
+#[derive(Clone)]
+pub struct Publisher {
+    client: Client,
+    instance: String,
+}
+
+impl Publisher {
+    /// Publishes in the name of this pod of the operator.
+    #[must_use]
+    pub fn new(client: Client, instance: &str) -> Self {
+        Self { client, instance: instance.to_owned() }
+    }
+
+    /// Publishes one notice about the cluster.
+    pub async fn publish(&self, notice: &Notice, cluster: &ObjectReference, now: Timestamp) {
+        let namespace = cluster.namespace.clone().unwrap_or_default();
+        let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
+        let event = self.event(notice, cluster, now);
+        if let Err(error) = api.create(&PostParams::default(), &event).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "event not published");
+        }
+    }
+
+    fn event(&self, notice: &Notice, cluster: &ObjectReference, now: Timestamp) -> Event {
+        let pod = notice.pod.as_ref().map(|pod| ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.to_string()),
+            namespace: cluster.namespace.clone(),
+            ..ObjectReference::default()
+        });
+        Event {
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{}.", cluster.name.as_deref().unwrap_or(names::OPERATOR_NAME))),
+                namespace: cluster.namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(now)),
+            type_: Some(if notice.is_warning { "Warning" } else { "Normal" }.to_owned()),
+            reason: Some(notice.reason.to_owned()),
+            note: Some(shortened(&notice.note)),
+            action: Some(notice.action.to_owned()),
+            regarding: Some(cluster.clone()),
+            related: pod,
+            reporting_controller: Some(format!("{}/operator", names::GROUP)),
+            reporting_instance: Some(self.instance.clone()),
+            ..Event::default()
+        }
     }
 }
 

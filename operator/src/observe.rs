@@ -13,7 +13,7 @@ mod witness;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future, stream};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Timestamp;
@@ -86,8 +86,8 @@ impl Reader {
     pub async fn pods(&self, cluster: ClusterRef<'_>, now: Timestamp) -> Result<SeenPods, ObserveError> {
         let api = Api::<Pod>::namespaced(self.client.clone(), cluster.namespace);
         let all = ListParams::default().labels(&names::pod_selector(cluster.name));
-        let list = api.list(&all).await.map_err(|error| ObserveError::ListPods(Box::new(error)))?;
-        let serving = self.serving(cluster).await?;
+        let list = async { api.list(&all).await.map_err(|error| ObserveError::ListPods(Box::new(error))) };
+        let (list, serving) = future::try_join(list, self.serving(cluster)).await?;
 
         let mut pods = Vec::with_capacity(list.items.len());
         let mut nodes = HashMap::new();

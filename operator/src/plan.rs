@@ -57,7 +57,7 @@ pub fn plan(observed: &Observed, policy: &Policy, now: Timestamp) -> Plan {
     let mut blocked = roster.blocked.clone();
     blocked.extend(pending(observed));
 
-    let mut steps = create::steps(&roster, observed, policy, &mut blocked);
+    let mut steps = create::steps(&roster, observed, policy);
     steps.extend(orders::amendments(&roster, now));
     steps.extend(orders::gates(observed, &roster));
     steps.extend(orders::calls(&roster, observed, policy));

@@ -10,7 +10,6 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client, ResourceExt};
 use roomcluster_crds::{RoomCluster, RoomClusterStatus, names};
 use roomcluster_lifecycle::SharedClock;
@@ -19,7 +18,7 @@ use serde_json::json;
 use crate::act::{ActError, Actor, Means, Taken};
 use crate::build::{Owner, OwnerError};
 use crate::error::sentence;
-use crate::events;
+use crate::events::{self, Publisher};
 use crate::leader::{Claim, NotLeading};
 use crate::metrics::OperatorMetrics;
 use crate::observe::{ClusterRef, Hosts, ObserveError, Reader};
@@ -80,7 +79,7 @@ pub struct Reconciler {
     surrounding: Surrounding,
     reader: Reader,
     actor: Actor,
-    recorder: Recorder,
+    publisher: Publisher,
     memory: Memory,
 }
 
@@ -95,13 +94,12 @@ impl Reconciler {
         hosts: Hosts,
         pod_name: &str,
     ) -> Self {
-        let reporter = Reporter { controller: names::OPERATOR_NAME.to_owned(), instance: Some(pod_name.to_owned()) };
         Self {
             preparer: Preparer::new(client.clone(), claim.clone()),
             surrounding: Surrounding::default(),
             reader: Reader::new(client.clone(), hosts),
             actor: Actor::new(client.clone(), claim.clone()),
-            recorder: Recorder::new(client.clone(), reporter),
+            publisher: Publisher::new(client.clone(), pod_name),
             memory: Memory::default(),
             client,
             claim,
@@ -153,8 +151,7 @@ impl Reconciler {
 
     async fn reconcile_live(&self, cluster: &RoomCluster) -> Result<Action, ReconcileError> {
         let owner = Owner::of(cluster)?;
-        self.preparer.surround(&owner, &self.surrounding).await?;
-        let token = self.preparer.token(&owner).await?;
+        let token = self.preparer.surround(&owner, &self.surrounding).await?;
         let now = self.now();
         let target = ClusterRef { namespace: owner.namespace(), name: owner.name(), token: &token };
         let seen = self.reader.pods(target, now).await?;
@@ -266,7 +263,7 @@ impl Reconciler {
         }
         let reference = owner.object_reference();
         for notice in notices {
-            events::publish(&self.recorder, &notice, &reference).await;
+            self.publisher.publish(&notice, &reference, facts.now).await;
         }
         Ok(())
     }

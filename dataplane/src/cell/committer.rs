@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use roomcluster_lifecycle::Tasks;
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::CellMetrics;
@@ -82,7 +83,7 @@ impl Committer {
                 batch_rooms: config.batch_rooms,
                 session: None,
             };
-            tasks.spawn_once("committer", worker.run());
+            tasks.spawn_essential("committer", |stop| worker.run(stop));
         }
         Self { jobs }
     }
@@ -108,10 +109,16 @@ struct Worker {
 }
 
 impl Worker {
-    async fn run(mut self) {
+    /// Ends between batches, never inside one.
+    async fn run(mut self, stop: CancellationToken) {
         let mut jobs = Vec::with_capacity(self.batch_rooms);
         loop {
-            let taken = self.queue.lock().await.recv_many(&mut jobs, self.batch_rooms).await;
+            let next = async { self.queue.lock().await.recv_many(&mut jobs, self.batch_rooms).await };
+            let taken = tokio::select! {
+                biased;
+                () = stop.cancelled() => 0,
+                taken = next => taken,
+            };
             if taken == 0 {
                 return;
             }

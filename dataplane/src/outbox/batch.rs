@@ -76,7 +76,9 @@ impl Tally {
         match sent {
             Sent::Tried(Delivery { stop: Some(Stop::Unknown(_)), .. }) => tally.unknown = rest,
             Sent::Tried(Delivery { stop: Some(Stop::Retry(_)), .. }) => tally.refused = rest,
-            Sent::Tried(Delivery { stop: Some(Stop::Bad(_)) | None, .. }) | Sent::Untried => tally.released = rest,
+            Sent::Tried(Delivery { stop: Some(Stop::Bad(_)) | None, .. }) | Sent::Untried => {
+                tally.released = rest
+            }
         }
         tally
     }

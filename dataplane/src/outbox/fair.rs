@@ -39,8 +39,10 @@ impl Fair {
     /// The quotas of the next claim, of `rooms` in all; every tenant that is asked may have at least one.
     pub fn quotas(&mut self, rooms: u32) -> Vec<AppQuota> {
         let most = MAX_APPS_PER_CLAIM.min(rooms as usize);
-        let later = self.demands.iter().filter(|(app, _)| self.after.as_ref().is_none_or(|after| *app > after));
-        let earlier = self.demands.iter().filter(|(app, _)| self.after.as_ref().is_some_and(|after| *app <= after));
+        let later =
+            self.demands.iter().filter(|(app, _)| self.after.as_ref().is_none_or(|after| *app > after));
+        let earlier =
+            self.demands.iter().filter(|(app, _)| self.after.as_ref().is_some_and(|after| *app <= after));
         let asked: Vec<(Arc<str>, u32)> =
             later.chain(earlier).take(most).map(|(app, demand)| (app.clone(), *demand)).collect();
         self.after = asked.last().map(|(app, _)| app.clone());

@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn a_bad_event_is_set_aside_or_blocks_its_room_as_configured() {
         let sent = Sent::Tried(Delivery::stopped(1, Stop::Bad("broken".to_owned())));
-        for (policy, next) in [(BadEventPolicy::SetAside, Next::Now), (BadEventPolicy::Block, Next::Blocked)] {
+        for (policy, next) in [(BadEventPolicy::SetAside, Next::Now), (BadEventPolicy::Block, Next::Blocked)]
+        {
             let report = judge(&room(3, 1), &sent, policy);
             assert_eq!(report.failed.as_ref().map(|(position, _)| position.seq.0), Some(2));
             assert_eq!((report.delivered.len(), report.retryable.len(), report.next), (1, 1, next));

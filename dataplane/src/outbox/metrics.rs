@@ -43,7 +43,8 @@ impl OutboxMetrics {
     /// Makes the metrics and registers them.
     pub fn register(registry: &mut Registry) -> Self {
         let m = Self::default();
-        let gauge = |registry: &mut Registry, name, help, gauge: &Gauge| registry.register(name, help, gauge.clone());
+        let gauge =
+            |registry: &mut Registry, name, help, gauge: &Gauge| registry.register(name, help, gauge.clone());
         gauge(registry, "room_outbox_worker_alive", "1 while the outbox worker's loop runs", &m.alive);
         gauge(registry, "worker_inflight_messages", "Events claimed and not reported yet", &m.inflight);
         gauge(
@@ -64,8 +65,9 @@ impl OutboxMetrics {
             "Events delivered and recorded while the worker ended",
             &m.shutdown_committed,
         );
-        let counter =
-            |registry: &mut Registry, name, help, counter: &Counter| registry.register(name, help, counter.clone());
+        let counter = |registry: &mut Registry, name, help, counter: &Counter| {
+            registry.register(name, help, counter.clone())
+        };
         counter(
             registry,
             "outbox_fenced",
@@ -75,7 +77,11 @@ impl OutboxMetrics {
         counter(registry, "outbox_rescued_rooms", "Rooms that had fallen out of the claims", &m.rescued);
         counter(registry, "outbox_store_errors", "Calls to the database that failed", &m.store_errors);
         registry.register("outbox_delivered", "Events confirmed by the sink", m.delivered.clone());
-        registry.register("outbox_retried", "Events refused, unknown or behind such a one", m.retried.clone());
+        registry.register(
+            "outbox_retried",
+            "Events refused, unknown or behind such a one",
+            m.retried.clone(),
+        );
         registry.register("outbox_failed", "Events proven to be bad and set aside", m.failed.clone());
         registry.register("outbox_backlog", "Undelivered events", m.backlog.clone());
         registry.register(

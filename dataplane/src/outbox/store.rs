@@ -173,7 +173,8 @@ pub trait OutboxStore: Send + Sync {
     async fn backlog(&self, apps: &[Arc<str>]) -> Result<Vec<AppBacklog>, StoreError>;
     /// Makes rooms claimable that have undelivered events and are not; looks at no more than `limit` rooms after
     /// `after`. Gives the number of rooms mended and where to go on, `None` at the end of the table.
-    async fn rescue(&self, after: Option<&RoomKey>, limit: u32) -> Result<(u64, Option<RoomKey>), StoreError>;
+    async fn rescue(&self, after: Option<&RoomKey>, limit: u32)
+    -> Result<(u64, Option<RoomKey>), StoreError>;
     /// Failed events, oldest rooms first, with their `last_error`; at most `limit`.
     async fn failed(&self, limit: u32) -> Result<Vec<(OutboxEvent, String)>, StoreError>;
     /// Puts the failed events of a room on their way again, by a person's decision. Gives their number.

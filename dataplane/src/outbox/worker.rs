@@ -221,7 +221,8 @@ impl Worker {
             let Some((token, report)) = self.unsettled.pop_front() else { return };
             self.settling += 1;
             let shared = self.shared.clone();
-            self.chores.push(Box::pin(async move { Chore::Settled(shared.store.settle(token, &report).await) }));
+            self.chores
+                .push(Box::pin(async move { Chore::Settled(shared.store.settle(token, &report).await) }));
         }
     }
 
@@ -234,8 +235,9 @@ impl Worker {
     fn start_rescue(&mut self) {
         self.rescue_at = Instant::now() + jitter(self.shared.config.rescue_every, &mut rand::rng());
         let (shared, after) = (self.shared.clone(), self.rescue_after.take());
-        self.chores
-            .push(Box::pin(async move { Chore::Rescued(shared.store.rescue(after.as_ref(), RESCUE_ROOMS).await) }));
+        self.chores.push(Box::pin(async move {
+            Chore::Rescued(shared.store.rescue(after.as_ref(), RESCUE_ROOMS).await)
+        }));
     }
 
     fn on_chore(&mut self, chore: Chore) {
@@ -277,7 +279,8 @@ impl Worker {
         let mut batch_size = self.inflight;
         let mut due_by_ms = None;
         if config.final_pass {
-            due_by_ms = tokio::time::timeout_at(stop_at, self.shared.store.now_ms()).await.ok().and_then(Result::ok);
+            due_by_ms =
+                tokio::time::timeout_at(stop_at, self.shared.store.now_ms()).await.ok().and_then(Result::ok);
         }
         if let Some(due_by_ms) = due_by_ms {
             // Rooms of this pass with more events stay in it.
@@ -320,7 +323,13 @@ impl Worker {
         self.summarize(started, deadline, batch_size, complete).await
     }
 
-    async fn summarize(mut self, started: Instant, deadline: Instant, batch_size: u64, complete: bool) -> Drained {
+    async fn summarize(
+        mut self,
+        started: Instant,
+        deadline: Instant,
+        batch_size: u64,
+        complete: bool,
+    ) -> Drained {
         // What is still under way may have arrived, and nobody has recorded it.
         self.tally.unknown += self.inflight;
         let until = deadline.max(Instant::now()).min(Instant::now() + LAST_LOOK);

@@ -129,3 +129,35 @@ impl LeaseStore for EmbeddedLeases {
         Ok(self.inner().nodes.values().filter_map(|told| told.alive().cloned()).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::lease_suite::{self, LONG, room};
+    use super::*;
+
+    async fn open() -> ((), Arc<dyn LeaseStore>) {
+        ((), Arc::new(EmbeddedLeases::new()))
+    }
+
+    lease_suite::lease_suite!(open);
+
+    #[tokio::test]
+    async fn absence_counts_from_the_start() {
+        let leases = EmbeddedLeases::new();
+        assert!(leases.routes(&[room("r")], LONG).await.unwrap()[0].absence_counts);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_expired_leaves_with_the_next_heartbeat() {
+        let leases = EmbeddedLeases::new();
+        let write = lease_suite::write(&room("r"), lease_suite::claim(1, 1), "node-a");
+        leases.put_routes(&[write], Duration::from_secs(6)).await.unwrap();
+        leases.announce(&lease_suite::facts("node-b", 1), Duration::from_secs(6)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(6)).await;
+        leases.announce(&lease_suite::facts("node-a", 1), Duration::from_secs(6)).await.unwrap();
+        let inner = leases.inner();
+        assert_eq!((inner.routes.len(), inner.nodes.len()), (0, 1));
+    }
+}

@@ -154,6 +154,7 @@ fn text<'a>(what: &'static str, stored: &'a [u8]) -> Result<&'a str, StoreError>
     std::str::from_utf8(stored).map_err(|e| corrupt(what, e))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "errors and texts are given away")]
 pub(super) fn corrupt(what: &'static str, problem: impl ToString) -> StoreError {
     StoreError::Corrupt { what, problem: problem.to_string() }
 }

@@ -50,6 +50,8 @@ impl MariaDb {
         command.extend([
             format!("--socket={}/socket", dir.display()),
             format!("--port={port}"),
+            format!("--slow-query-log-file={}/slow-log", dir.display()),
+            "--log-slow-verbosity=query_plan".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             "--user=root".to_owned(),
             "--skip-name-resolve".to_owned(),
@@ -98,6 +100,12 @@ impl MariaDb {
     /// What it has logged, for a test that fails.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.guardian.dir().join("log")).unwrap_or_default()
+    }
+
+    /// What its slow log holds, once a test has turned that on.
+    pub fn slow_log(&self) -> String {
+        let bytes = std::fs::read(self.guardian.dir().join("slow-log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Stops its process in its tracks.

@@ -19,6 +19,10 @@ use crate::metrics::Labels;
 const MESSAGE_LIMIT_BYTES: usize = 300;
 /// The shortest period, so that a zero in a configuration does not become a busy loop.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
+/// What a run that takes too long is said to be.
+const OVER_TIME: &str = "deadline exceeded";
+/// How long a run may be over time before its reader stops waiting for the judge.
+const LATE_JUDGE: Duration = Duration::from_millis(50);
 /// A verdict older than this many periods (and one time-out) counts as failed.
 const STALE_AFTER_PERIODS: u32 = 5;
 
@@ -75,6 +79,8 @@ pub(super) struct CheckState {
 
 #[derive(Debug, Default)]
 struct Verdict {
+    /// When the run under way began, until its result is in.
+    running_since: Option<Instant>,
     /// When the last run ended; `None` before the first.
     at: Option<Instant>,
     /// What the check is held to say, after `fail_after`.
@@ -98,6 +104,11 @@ impl CheckState {
         if let Some(problem) = &verdict.problem {
             return Some(CheckView::Failed(FailedCheck::new(name, problem)));
         }
+        // The reader holds the time-out too: whoever should have judged the run may be stuck behind it.
+        let is_overdue = |since| now.saturating_duration_since(since) > self.check.timeout + LATE_JUDGE;
+        if self.check.fail_after == 1 && verdict.running_since.is_some_and(is_overdue) {
+            return Some(CheckView::Failed(FailedCheck::new(name, OVER_TIME)));
+        }
         let age = now.saturating_duration_since(at);
         (age > self.stale_after()).then(|| {
             CheckView::Failed(FailedCheck::new(name, format!("no verdict for {} ms", age.as_millis())))
@@ -112,6 +123,7 @@ impl CheckState {
     fn record(&self, result: Result<(), String>) -> Option<(Status, Status)> {
         let mut verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
         let old = verdict.status();
+        verdict.running_since = None;
         verdict.failures_in_a_row = if result.is_ok() { 0 } else { verdict.failures_in_a_row + 1 };
         let first = verdict.at.replace(Instant::now()).is_none();
         match result {
@@ -125,6 +137,10 @@ impl CheckState {
         }
         let new = verdict.status();
         (old != new).then_some((old, new))
+    }
+
+    fn begin(&self, at: Instant) {
+        self.verdict.lock().unwrap_or_else(PoisonError::into_inner).running_since = Some(at);
     }
 
     fn problem(&self) -> String {
@@ -153,9 +169,9 @@ where
         let result = run();
         async move { result.await.map_err(|problem| shorten(problem.to_string())) }
     });
-    let tasks = health.inner.tasks.clone();
+    let judge = health.inner.judge.clone();
     let health = health.clone();
-    tasks.spawn_essential("health-check-loop", move |stop| async move {
+    judge.spawn_essential("health-check-loop", move |stop| async move {
         let mut ticks = tokio::time::interval(state.check.period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -176,13 +192,14 @@ where
 {
     let run = Arc::clone(run);
     let began_at = Instant::now();
+    state.begin(began_at);
     let mut task = health.inner.tasks.spawn_once("health-check", async move { run().await });
     let ended = tokio::time::timeout(state.check.timeout, &mut task).await;
     let is_over_time = ended.is_err();
     let result = match ended {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err("the check panicked".to_owned()),
-        Err(_) => Err("deadline exceeded".to_owned()),
+        Err(_) => Err(OVER_TIME.to_owned()),
     };
     publish(health, state, result, began_at.elapsed());
     if is_over_time {
@@ -214,4 +231,19 @@ fn publish(health: &Health, state: &CheckState, result: Result<(), String>, dura
 fn shorten(mut message: String) -> String {
     message.truncate(message.floor_char_boundary(MESSAGE_LIMIT_BYTES));
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_reads_holds_the_time_out_even_if_nobody_judges() {
+        let state = CheckState::new(Check::hard("mysql").timeout(Duration::from_millis(200)));
+        state.record(Ok(()));
+        state.begin(Instant::now());
+        assert_eq!(state.view(Instant::now() + Duration::from_millis(250)), None);
+        let overdue = state.view(Instant::now() + Duration::from_millis(251));
+        assert_eq!(overdue, Some(CheckView::Failed(FailedCheck::new("mysql", OVER_TIME))));
+    }
 }

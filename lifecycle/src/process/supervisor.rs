@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -18,6 +19,7 @@ use crate::tasks::Tasks;
 /// Handles signals until it is dropped.
 pub(super) struct Supervisor {
     progress: Arc<Mutex<Option<Progress>>>,
+    runtime: Handle,
     _until_dropped: DropGuard,
 }
 
@@ -48,6 +50,7 @@ impl Supervisor {
             let _entered = runtime.enter();
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
         };
+        let handle = runtime.handle().clone();
         let until = done.clone();
         std::thread::Builder::new().name("supervisor".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -59,7 +62,12 @@ impl Supervisor {
                 }
             });
         })?;
-        Ok(Self { progress, _until_dropped: done.drop_guard() })
+        Ok(Self { progress, runtime: handle, _until_dropped: done.drop_guard() })
+    }
+
+    /// The runtime of the supervisor, for what must go on while the main runtime is blocked.
+    pub(super) fn runtime(&self) -> Handle {
+        self.runtime.clone()
     }
 
     /// Says whose progress is reported if the process is ended from outside.
@@ -76,11 +84,31 @@ impl Watch {
                 Some(()) = int.recv() => Signal::Int,
                 else => return,
             };
-            match self.lifecycle.on_signal(signal) {
-                SignalEffect::Drain | SignalEffect::Hurry => {}
+            // Logged first: a hurried process may have ended before this thread comes to it.
+            let effect = self.lifecycle.count_signal();
+            match effect {
+                SignalEffect::Drain => {}
+                SignalEffect::Hurry => self.log_hurry(signal),
                 SignalEffect::Force => self.force("a third signal ends the process"),
             }
+            self.lifecycle.apply(effect, signal);
         }
+    }
+
+    fn log_hurry(&self, signal: Signal) {
+        let Identity { service, node_id } = self.lifecycle.identity();
+        let unfinished = self.tasks.unfinished();
+        tracing::warn!(
+            service,
+            node_id,
+            signal = signal.as_str(),
+            state = self.lifecycle.state().as_str(),
+            ready = false,
+            inflight_requests = self.lifecycle.metrics().inflight_requests(),
+            unfinished_tasks = unfinished.count(),
+            unfinished = %unfinished,
+            "a second signal hurries the shutdown"
+        );
     }
 
     async fn deadline(&self) {

@@ -102,7 +102,7 @@ impl AdminServer {
         *extra = known.merge(routes);
     }
 
-    /// Waits until the metrics are scraped, from now on.
+    /// Waits for the next scrape of the metrics; its answer may still be on its way.
     pub async fn scraped(&self) {
         self.handle.pages.scraped.notified().await;
     }

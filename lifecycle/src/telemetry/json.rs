@@ -13,12 +13,12 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::state::Identity;
 
 /// Formats events; the fields of an event win over those of its spans, and all over the process's name.
-pub(super) struct JsonLines {
+pub(crate) struct JsonLines {
     identity: Identity,
 }
 
 impl JsonLines {
-    pub(super) fn new(identity: Identity) -> Self {
+    pub(crate) fn new(identity: Identity) -> Self {
         Self { identity }
     }
 }

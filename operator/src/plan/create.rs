@@ -8,18 +8,15 @@ use crate::ids::Revision;
 use super::observed::Observed;
 use super::policy::{Policy, UpgradeMode};
 use super::roster::{Roster, count};
-use super::step::{Blocked, BlockedReason, Step};
+use super::step::Step;
 
 /// Pods created in one reconcile: a large cluster comes up in portions, so that one reconcile stays short.
 const MAX_CREATED_AT_ONCE: u32 = 50;
 
 /// The pods to create now.
-pub(super) fn steps(
-    roster: &Roster<'_>,
-    observed: &Observed,
-    policy: &Policy,
-    blocked: &mut Vec<Blocked>,
-) -> Vec<Step> {
+///
+/// Where the surge leaves no room, some pod leaves and has not gone yet: what it waits for says why.
+pub(super) fn steps(roster: &Roster<'_>, observed: &Observed, policy: &Policy) -> Vec<Step> {
     let staying = count(roster.staying());
     let missing = policy.replicas.saturating_sub(staying);
     if missing == 0 {
@@ -28,10 +25,6 @@ pub(super) fn steps(
     let Some(target) = &observed.target else { return Vec::new() };
     let pods = count(roster.members.iter());
     let room = policy.max_pods().saturating_sub(pods);
-    if room == 0 && !roster.members.iter().any(|member| member.pod.is_draining()) {
-        let reason = BlockedReason::SurgeExhausted { pods, limit: policy.max_pods() };
-        blocked.push(Blocked::cluster(reason));
-    }
     let number = missing.min(room).min(MAX_CREATED_AT_ONCE);
     let staying_new = count(roster.staying().filter(|member| member.is_target));
     (0..number)

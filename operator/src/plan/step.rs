@@ -198,13 +198,6 @@ pub enum BlockedReason {
     RoomsUnknown,
     /// Another destructive step comes first.
     OneStepAtATime,
-    /// There is no room for another pod within the surge.
-    SurgeExhausted {
-        /// Pods that exist.
-        pods: u32,
-        /// Pods that may.
-        limit: u32,
-    },
     /// The node did not answer, or its metrics did not.
     RoomCountUnknown,
     /// The node has not got the order yet, or another process has started since.
@@ -253,7 +246,6 @@ impl BlockedReason {
             Self::RoomBudget { .. } => "RoomBudget",
             Self::RoomsUnknown => "RoomsUnknown",
             Self::OneStepAtATime => "OneStepAtATime",
-            Self::SurgeExhausted { .. } => "SurgeExhausted",
             Self::RoomCountUnknown => "RoomCountUnknown",
             Self::OrderNotConfirmed => "OrderNotConfirmed",
             Self::HoldsRooms { .. } => "HoldsRooms",
@@ -265,18 +257,20 @@ impl BlockedReason {
         }
     }
 
-    /// Whether time spent in it is rightly spent, so that no progress deadline runs.
+    /// Whether it passes by itself as things go on; otherwise a person should look.
     #[must_use]
     pub const fn is_legitimate_wait(&self) -> bool {
         match self {
-            Self::TargetNotAvailable { .. }
+            Self::TargetNotAvailable { trouble: Some(_) }
             | Self::TemplateInvalid { .. }
             | Self::MigrationFailed { .. }
-            | Self::SurgeExhausted { .. }
+            | Self::MigrationRunning { trouble: Some(_), .. }
+            | Self::LeaseViewDiffers { .. }
             | Self::NotAnswered { .. } => false,
-            Self::Paused
+            Self::TargetNotAvailable { trouble: None }
+            | Self::Paused
             | Self::NewerRevisionPending
-            | Self::MigrationRunning { .. }
+            | Self::MigrationRunning { trouble: None, .. }
             | Self::TooFewAvailable { .. }
             | Self::RoomBudget { .. }
             | Self::RoomsUnknown
@@ -287,7 +281,6 @@ impl BlockedReason {
             | Self::StillReady
             | Self::WitnessSilent { .. }
             | Self::NoWitness
-            | Self::LeaseViewDiffers { .. }
             | Self::LeasesAlive { .. } => true,
         }
     }
@@ -321,7 +314,6 @@ impl fmt::Display for BlockedReason {
             }
             Self::RoomsUnknown => f.write_str("its room count is unknown and another pod drains"),
             Self::OneStepAtATime => f.write_str("another pod comes first"),
-            Self::SurgeExhausted { pods, limit } => write!(f, "{pods} pods exist and {limit} may"),
             Self::RoomCountUnknown => f.write_str("its room count is unknown"),
             Self::OrderNotConfirmed => f.write_str("its node has not confirmed the drain order"),
             Self::HoldsRooms { rooms, held_by: Some(why) } => write!(f, "it holds {rooms} rooms ({why})"),

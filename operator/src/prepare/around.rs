@@ -26,26 +26,27 @@ use super::{PrepareError, Preparer};
 /// After this time the objects are applied again: whoever deletes one gets it back within it.
 const REAPPLY_AFTER: Duration = Duration::from_secs(30);
 
-/// Remembers which clusters' objects were applied, and when.
+/// Remembers which clusters' objects were put in place, when, and with which token.
 #[derive(Debug, Default)]
 pub struct Surrounding {
-    applied: Mutex<HashMap<(String, String), Instant>>,
+    placed: Mutex<HashMap<(String, String), (Instant, String)>>,
 }
 
 impl Surrounding {
-    fn is_due(&self, owner: &Owner) -> bool {
-        let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        applied.get(&key(owner)).is_none_or(|at| at.elapsed() > REAPPLY_AFTER)
+    /// The token of a cluster whose objects were put in place a short while ago.
+    fn token(&self, owner: &Owner) -> Option<String> {
+        let placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        placed.get(&key(owner)).filter(|(at, _)| at.elapsed() < REAPPLY_AFTER).map(|(_, token)| token.clone())
     }
 
-    fn done(&self, owner: &Owner) {
-        self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(key(owner), Instant::now());
+    fn placed(&self, owner: &Owner, token: String) {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).insert(key(owner), (Instant::now(), token));
     }
 
     /// Forgets a cluster that is gone.
     pub fn forget(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
-        self.applied.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
     }
 }
 
@@ -54,19 +55,20 @@ fn key(owner: &Owner) -> (String, String) {
 }
 
 impl Preparer {
-    /// Puts the objects around the pods in place.
+    /// Puts the objects around the pods in place; answers with the token of the cluster's node API.
     ///
     /// # Errors
-    /// When Kubernetes refuses one, or does not answer.
-    pub async fn surround(&self, owner: &Owner, memory: &Surrounding) -> Result<(), PrepareError> {
-        if !memory.is_due(owner) {
-            return Ok(());
+    /// When Kubernetes refuses one, or does not answer, or the Secret is not one of ours.
+    pub async fn surround(&self, owner: &Owner, memory: &Surrounding) -> Result<String, PrepareError> {
+        if let Some(token) = memory.token(owner) {
+            return Ok(token);
         }
         self.apply(owner, &build_disruption_budget(owner), "the disruption budget").await?;
         self.apply::<Service>(owner, &build_service(owner), "the service").await?;
         self.apply::<Service>(owner, &build_nodes_service(owner), "the service of all nodes").await?;
-        memory.done(owner);
-        Ok(())
+        let token = self.token(owner).await?;
+        memory.placed(owner, token.clone());
+        Ok(token)
     }
 
     async fn apply<K>(&self, owner: &Owner, object: &K, what: &'static str) -> Result<(), PrepareError>
@@ -81,11 +83,8 @@ impl Preparer {
         applied.map(drop).map_err(|source| PrepareError::Write { what, source: Box::new(source) })
     }
 
-    /// The token of the cluster's node API, made on the first call.
-    ///
-    /// # Errors
-    /// When Kubernetes does not answer, or the Secret is not one of ours.
-    pub async fn token(&self, owner: &Owner) -> Result<String, PrepareError> {
+    /// The token, made on the first call.
+    async fn token(&self, owner: &Owner) -> Result<String, PrepareError> {
         let api = Api::<Secret>::namespaced(self.client.clone(), owner.namespace());
         let name = names::token_secret_name(owner.name());
         let read = |source| PrepareError::Read { what: "the node token", source: Box::new(source) };

@@ -50,7 +50,13 @@ impl RedisStreamSink {
             .set_max_delay(Duration::from_secs(1));
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
         let link = Mutex::new(Link { connection, generation: 0 });
-        Ok(Self { client, config, link, append_room: Script::new(APPEND_ROOM), max_len: max_len.unwrap_or(0) })
+        Ok(Self {
+            client,
+            config,
+            link,
+            append_room: Script::new(APPEND_ROOM),
+            max_len: max_len.unwrap_or(0),
+        })
     }
 
     fn link(&self) -> Link {
@@ -64,7 +70,9 @@ impl RedisStreamSink {
         if link.generation != silent.generation {
             return;
         }
-        if let Ok(connection) = ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone()) {
+        if let Ok(connection) =
+            ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone())
+        {
             *link = Link { connection, generation: silent.generation + 1 };
         }
     }
@@ -94,7 +102,10 @@ impl Sink for RedisStreamSink {
             Ok((appended, Some(error))) if appended < events.len() => {
                 Delivery::stopped(appended, Stop::Retry(error))
             }
-            Ok(_) => Delivery::stopped(0, Stop::Unknown("the script gave an answer that it can not give".to_owned())),
+            Ok(_) => Delivery::stopped(
+                0,
+                Stop::Unknown("the script gave an answer that it can not give".to_owned()),
+            ),
             Err(error) => {
                 if error.is_timeout() {
                     self.replace(&link);

@@ -23,8 +23,6 @@ use session::{Answer, Sessions};
 
 mod session;
 mod text;
-#[cfg(test)]
-mod tests;
 
 /// Most tenants that are told apart; those after them share nothing and get nothing, which an ERROR says.
 const MAX_APPS: usize = 10_000;
@@ -49,7 +47,9 @@ impl MySqlOutboxStore {
                     rooms.insert(room, Taken::from_row(row)?);
                 }
                 // It stays leased, and comes again at the end of each lease: its neighbours are not held up.
-                Err(error) => tracing::error!(%error, "a room of the outbox cannot be read and is passed over"),
+                Err(error) => {
+                    tracing::error!(%error, "a room of the outbox cannot be read and is passed over")
+                }
             }
         }
         Ok(rooms)
@@ -96,7 +96,8 @@ impl MySqlOutboxStore {
         for row in &last(answers).rows {
             ours.insert((room(row)?, position(row)?));
         }
-        events.retain(|room, events| events.iter().all(|event| ours.contains(&(room.clone(), event.position))));
+        events
+            .retain(|room, events| events.iter().all(|event| ours.contains(&(room.clone(), event.position))));
         Ok(())
     }
 }
@@ -124,7 +125,9 @@ impl OutboxStore for MySqlOutboxStore {
             let Some(app): Option<Vec<u8>> = first(&answer)? else { return Ok(apps) };
             match std::str::from_utf8(&app) {
                 Ok(app) => apps.push(app.into()),
-                Err(_) => tracing::error!("a tenant of the outbox has a code that is no text and is passed over"),
+                Err(_) => {
+                    tracing::error!("a tenant of the outbox has a code that is no text and is passed over")
+                }
             }
             after = app;
         }
@@ -163,7 +166,8 @@ impl OutboxStore for MySqlOutboxStore {
         let report = text::report(token, rooms);
         let answers = self.sessions.run(&report.text).await?;
         let named: u64 = rooms.iter().map(|room| room.settled() + room.retryable.len() as u64).sum();
-        let matched: u64 = report.event_statements.iter().filter_map(|at| answers.get(*at)).map(|a| a.matched).sum();
+        let matched: u64 =
+            report.event_statements.iter().filter_map(|at| answers.get(*at)).map(|a| a.matched).sum();
         let busy = last(answers).rows.iter().map(room).collect::<Result<_, _>>()?;
         Ok(Reported { fenced_events: named.saturating_sub(matched), busy })
     }
@@ -187,7 +191,11 @@ impl OutboxStore for MySqlOutboxStore {
         Ok(backlogs)
     }
 
-    async fn rescue(&self, after: Option<&RoomKey>, limit: u32) -> Result<(u64, Option<RoomKey>), StoreError> {
+    async fn rescue(
+        &self,
+        after: Option<&RoomKey>,
+        limit: u32,
+    ) -> Result<(u64, Option<RoomKey>), StoreError> {
         let (mut mended, mut after) = (0, after.cloned());
         for _ in 0..limit {
             let answer = last(self.sessions.run(&text::next_room(after.as_ref())).await?);
@@ -258,7 +266,8 @@ fn text_column(row: &MySqlRow, index: usize) -> Result<String, StoreError> {
 }
 
 fn room(row: &MySqlRow) -> Result<RoomKey, StoreError> {
-    RoomKey::new(&text_column(row, 0)?, &text_column(row, 1)?).map_err(|error| corrupt("room of the outbox", error))
+    RoomKey::new(&text_column(row, 0)?, &text_column(row, 1)?)
+        .map_err(|error| corrupt("room of the outbox", error))
 }
 
 fn position(row: &MySqlRow) -> Result<EventPosition, StoreError> {

@@ -19,9 +19,6 @@ use crate::outbox::event::{EventPosition, OutboxEvent};
 use crate::store::StoreError;
 use crate::types::{RoomKey, Seq};
 
-#[cfg(test)]
-mod tests;
-
 const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 
 /// The store.
@@ -115,14 +112,20 @@ impl OutboxStore for SqliteOutboxStore {
             .fetch_one(&self.pool)
             .await
             .map_err(classify)?;
-            let number = |index| column::<Option<i64>>(&row, index).map(|n| u64::try_from(n.unwrap_or(0)).unwrap_or(0));
+            let number = |index| {
+                column::<Option<i64>>(&row, index).map(|n| u64::try_from(n.unwrap_or(0)).unwrap_or(0))
+            };
             let (pending, oldest_age_ms) = (number(0)?, number(1)?);
             backlogs.push(AppBacklog { app_code: app_code.clone(), pending, oldest_age_ms });
         }
         Ok(backlogs)
     }
 
-    async fn rescue(&self, after: Option<&RoomKey>, limit: u32) -> Result<(u64, Option<RoomKey>), StoreError> {
+    async fn rescue(
+        &self,
+        after: Option<&RoomKey>,
+        limit: u32,
+    ) -> Result<(u64, Option<RoomKey>), StoreError> {
         let (mut mended, mut after) = (0, after.cloned());
         for _ in 0..limit {
             let (app, id) = after.as_ref().map_or(("", ""), |room| (room.app_code(), room.room_id()));
@@ -410,7 +413,8 @@ fn text_column(row: &SqliteRow, index: usize) -> Result<String, StoreError> {
 }
 
 fn room(row: &SqliteRow) -> Result<RoomKey, StoreError> {
-    RoomKey::new(&text_column(row, 0)?, &text_column(row, 1)?).map_err(|error| corrupt("room of the outbox", error))
+    RoomKey::new(&text_column(row, 0)?, &text_column(row, 1)?)
+        .map_err(|error| corrupt("room of the outbox", error))
 }
 
 fn event(row: &SqliteRow) -> Result<OutboxEvent, StoreError> {

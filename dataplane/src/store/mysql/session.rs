@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::super::{CommitOutcome, CommitSession, RoomCommit, StoreError};
 use super::failure::Failure;
@@ -23,17 +24,22 @@ const CONTENDED_TRIES: u32 = 3;
 /// Pause before such a batch runs again, times its number.
 const CONTENDED_PAUSE: Duration = Duration::from_millis(2);
 
+/// How long a session is careful after it met a lock: a look more for each batch, instead of a wait for all.
+const CAREFUL_PERIOD: Duration = Duration::from_secs(5);
+
 /// Commits batches.
 pub(super) struct MySqlSession {
     connector: Arc<Connector>,
     line: Option<Line>,
+    /// Until then, rooms whose outbox row is locked leave the batch instead of making it wait.
+    careful_until: Option<Instant>,
 }
 
 impl MySqlSession {
     pub(super) async fn open(connector: Arc<Connector>) -> Result<Self, StoreError> {
         let line = connector.line().await.map_err(Failure::into_store_error)?;
         connector.options.counters.count_opened_session();
-        Ok(Self { connector, line: Some(line) })
+        Ok(Self { connector, line: Some(line), careful_until: None })
     }
 
     /// Runs one group as one transaction. The line is kept only if nothing about it is in doubt.
@@ -56,7 +62,8 @@ impl MySqlSession {
         batch: &[RoomCommit],
         group: &[usize],
     ) -> Result<Settled, Failure> {
-        let done = transact(&mut line, &self.connector.statements, batch, group).await;
+        let careful = self.careful_until.is_some_and(|until| Instant::now() < until);
+        let done = transact(&mut line, &self.connector.statements, batch, group, careful).await;
         match done {
             Ok(settled) => {
                 self.line = Some(line);
@@ -86,6 +93,7 @@ impl CommitSession for MySqlSession {
                     progress.split(group, problem);
                 }
                 Err(Failure::Contended) => {
+                    self.careful_until = Some(Instant::now() + CAREFUL_PERIOD);
                     counters.count_retried_batch();
                     progress.again(group).await;
                 }
@@ -150,7 +158,7 @@ impl Progress {
     }
 
     fn split(&mut self, mut group: Group, problem: String) {
-        if let [room] = group.rooms[..] {
+        if let &[room] = group.rooms.as_slice() {
             self.outcomes[room] = Some(CommitOutcome::Refused(problem));
             return;
         }

@@ -36,6 +36,7 @@ const HEAD_MOVES: &str = " ON DUPLICATE KEY UPDATE seq = IF(seq = VALUES(base_se
 const DUE: &str = "INSERT INTO outbox_room (app_code, room_id, due_ms, pending) VALUES ";
 const DUE_MOVES: &str = " ON DUPLICATE KEY UPDATE pending = pending + VALUES(pending), \
     due_ms = COALESCE(due_ms, VALUES(due_ms))";
+const DUE_ROOMS: &str = "SELECT app_code, room_id FROM outbox_room WHERE ";
 const ROOMS: &str = "INSERT INTO rooms (app_code, room_id, status, created_at_ms, closed_at_ms) VALUES ";
 const ROOMS_MOVE: &str =
     " ON DUPLICATE KEY UPDATE status = VALUES(status), closed_at_ms = VALUES(closed_at_ms)";
@@ -74,6 +75,10 @@ pub(super) struct Statements {
     pub(super) head: Shapes,
     /// Rooms with events on their way. Primary key.
     pub(super) due: Shapes,
+    /// Which of them exist. Primary key.
+    pub(super) due_peek: Shapes,
+    /// Which of them can be locked at once. Primary key.
+    pub(super) due_lock: Shapes,
     /// Rooms that were created or closed. Primary key.
     pub(super) rooms: Shapes,
 }
@@ -91,6 +96,8 @@ impl Statements {
             outbox: Shapes::new(OUTBOX, "(?, ?, ?, ?, ?, ?, ?, ?)", ", ", ""),
             head: Shapes::new(HEAD, "(?, ?, ?, ?, ?, ?, ?)", ", ", HEAD_MOVES),
             due: Shapes::new(DUE, due, ", ", DUE_MOVES),
+            due_peek: Shapes::new(DUE_ROOMS, by_room, " OR ", ""),
+            due_lock: Shapes::new(DUE_ROOMS, by_room, " OR ", " FOR UPDATE SKIP LOCKED"),
             rooms: Shapes::new(ROOMS, "(?, ?, ?, ?, ?)", ", ", ROOMS_MOVE),
         }
     }

@@ -78,7 +78,8 @@ impl TakeLane {
             Ok(permit) => permit.map_err(|_| StoreError::Unavailable(sqlx::Error::PoolClosed))?,
             Err(_) => return Err(StoreError::Unavailable(timed_out("waiting for a connection"))),
         };
-        let deadline = Instant::now() + Duration::from_millis(TAKE_BOUND_MS);
+        let started = Instant::now();
+        let deadline = started + Duration::from_millis(TAKE_BOUND_MS);
         let mut sent = false;
         let mut lost = 0;
         loop {
@@ -86,7 +87,7 @@ impl TakeLane {
                 Some(line) => line,
                 None => connector.line().await.map_err(|f| outcome_of_loss(f, sent))?,
             };
-            let done = compare_and_set(&mut line, pool, connector, take).await;
+            let done = compare_and_set(&mut line, pool, connector, take, started).await;
             sent = true;
             match done {
                 Ok(outcome) => {
@@ -120,13 +121,14 @@ async fn compare_and_set(
     pool: &MySqlPool,
     connector: &Connector,
     take: &Take,
+    started: Instant,
 ) -> Result<TakeOutcome, Failure> {
     let (sql, arguments) = statement(take);
     let id = line.id;
     let done = tokio::select! {
         biased;
         done = line.execute(sql, arguments) => done,
-        never = end_blockers(pool, connector, id) => match never {},
+        never = end_blockers(pool, connector, id, started) => match never {},
     };
     let claim = claim_of(take);
     let changed = match done {
@@ -185,11 +187,10 @@ async fn read_owner(line: &mut Line, take: &Take) -> Result<Option<OwnerRow>, Fa
 enum Never {}
 
 /// Watches for what connection `waiter` waits for, and ends it: at the second look if it idles in its
-/// transaction, and after a second if it still runs statements.
-async fn end_blockers(pool: &MySqlPool, connector: &Connector, waiter: u64) -> Never {
-    let started = Instant::now();
+/// transaction, and if it still runs statements once the take, which began at `started`, has waited for a second.
+async fn end_blockers(pool: &MySqlPool, connector: &Connector, waiter: u64, started: Instant) -> Never {
     let mut idle_before: Vec<u64> = Vec::new();
-    tokio::time::sleep(LOOK_AFTER).await;
+    tokio::time::sleep_until(started + LOOK_AFTER).await;
     loop {
         match blockers(pool, connector, waiter).await {
             Ok(found) => {
@@ -222,12 +223,11 @@ async fn blockers(
 }
 
 async fn end(pool: &MySqlPool, counters: &StoreCounters, id: u64, idle: bool) {
+    // Told before it is done: the take goes on, and nobody waits for this here, as soon as the lock is free.
+    counters.count_ended_blocker();
+    tracing::warn!(connection = id, idle, "ending a transaction that blocks a take");
     // KILL takes no parameter; a number needs no quoting.
-    match pool.execute(AssertSqlSafe(format!("KILL CONNECTION {id}"))).await {
-        Ok(_) => {
-            counters.count_ended_blocker();
-            tracing::warn!(connection = id, idle, "ended a transaction that blocked a take");
-        }
-        Err(error) => tracing::warn!(connection = id, error = %error, "cannot end what blocks a take"),
+    if let Err(error) = pool.execute(AssertSqlSafe(format!("KILL CONNECTION {id}"))).await {
+        tracing::warn!(connection = id, error = %error, "cannot end what blocks a take");
     }
 }

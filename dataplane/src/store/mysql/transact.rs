@@ -3,7 +3,7 @@
 //! The fence comes first: a shared locking read of the owner rows, which a take has to wait for. What it tells
 //! stands until COMMIT. Nothing is written for a room that it does not let through.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::mysql::{MySqlArguments, MySqlRow};
 use sqlx::{Arguments, Row};
@@ -33,16 +33,23 @@ struct Writable<'a> {
 }
 
 /// Runs the rooms of `group` (sorted by room) as one transaction.
+///
+/// A `careful` one, after another has waited for a lock in vain, also leaves out the rooms whose outbox row
+/// somebody holds.
 pub(super) async fn transact(
     line: &mut Line,
     statements: &Statements,
     batch: &[RoomCommit],
     group: &[usize],
+    careful: bool,
 ) -> Result<Settled, Failure> {
     let mut settled = Settled::default();
     line.begin().await?;
     let mut writable = fence(line, statements, batch, group, &mut settled).await?;
     faults::point("commit.after-fence").await;
+    if careful {
+        drop_held(line, statements, &mut writable, &mut settled).await?;
+    }
     drop_known(line, statements, &mut writable, &mut settled).await?;
     drop_too_large(line, &mut writable, &mut settled);
     if writable.is_empty() {
@@ -130,6 +137,44 @@ pub(super) fn raw_owner(row: &MySqlRow, at: usize) -> Result<RawOwner, sqlx::Err
         address: row.try_get(at + 4)?,
         released_at_ms: row.try_get(at + 5)?,
     })
+}
+
+/// Takes out the rooms whose outbox row is there and locked.
+async fn drop_held(
+    line: &mut Line,
+    statements: &Statements,
+    writable: &mut Vec<Writable<'_>>,
+    settled: &mut Settled,
+) -> Result<(), Failure> {
+    let free = read_due(line, &statements.due_lock, writable).await?;
+    let all = read_due(line, &statements.due_peek, writable).await?;
+    writable.retain(|w| {
+        let held = all.contains(&w.commit.room) && !free.contains(&w.commit.room);
+        if held {
+            settled.locked.push(w.index);
+        }
+        !held
+    });
+    Ok(())
+}
+
+async fn read_due(
+    line: &mut Line,
+    shapes: &Shapes,
+    writable: &[Writable<'_>],
+) -> Result<HashSet<RoomKey>, Failure> {
+    let mut due = HashSet::new();
+    for chunk in writable.chunks(MAX_ROWS) {
+        let (sql, size) = shapes.padded(chunk.len());
+        let mut arguments = MySqlArguments::default();
+        for slot in 0..size {
+            bind_room(&mut arguments, &chunk[slot.min(chunk.len() - 1)].commit.room);
+        }
+        for row in line.fetch(sql, arguments).await? {
+            due.insert(rows::room_key(row.try_get(0)?, row.try_get(1)?).map_err(Failure::Fault)?);
+        }
+    }
+    Ok(due)
 }
 
 /// Takes out the rooms whose commands are in the log already.

@@ -20,4 +20,4 @@ for at = 2, #ARGV, 6 do
   end
   appended = appended + 1
 end
-return { appended }
+return { appended, false }

@@ -54,7 +54,8 @@ impl Sessions {
         loop {
             match self.run_once(text).await {
                 Err(StoreError::Locked) if tries < MAX_TRIES => {
-                    tokio::time::sleep(Duration::from_millis(rand::random_range(1..=10) * u64::from(tries))).await;
+                    tokio::time::sleep(Duration::from_millis(rand::random_range(1..=10) * u64::from(tries)))
+                        .await;
                     tries += 1;
                 }
                 outcome => return outcome,

@@ -7,6 +7,9 @@
 //! Rows are named by whole primary keys, never by ranges: InnoDB's DELETE of a range also locks the record after
 //! it, which may be an insert of a producer that has not committed, and the report would wait for it.
 //!
+//! Indexes are forced: on a table of a few rows the optimizer prefers to read all of it, and would lock, or wait for,
+//! rows that are none of the statement's business. For the same reason the claimed rooms come first in their joins.
+//!
 //! Under READ COMMITTED an UPDATE reads its subqueries without locks; a DELETE or a multi-table statement does
 //! not. So only single-table updates look into a second table, and a DELETE looks into none.
 
@@ -14,8 +17,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::super::{
-    AppQuota, BLOCKED_DUE_MS, ClaimRequest, ClaimToken, MAX_BACKLOG_ROOMS, MAX_OLDEST_ROOMS, Next, RoomReport,
-    cut_error,
+    AppQuota, BLOCKED_DUE_MS, ClaimRequest, ClaimToken, MAX_BACKLOG_ROOMS, MAX_OLDEST_ROOMS, Next,
+    RoomReport, cut_error,
 };
 use crate::outbox::event::EventPosition;
 use crate::types::{RoomKey, hex};
@@ -35,7 +38,11 @@ fn token(value: ClaimToken) -> String {
 }
 
 fn room_is(room: &RoomKey) -> String {
-    format!("app_code = {} AND room_id = {}", bytes(room.app_code().as_bytes()), bytes(room.room_id().as_bytes()))
+    format!(
+        "app_code = {} AND room_id = {}",
+        bytes(room.app_code().as_bytes()),
+        bytes(room.room_id().as_bytes())
+    )
 }
 
 fn rooms_are<'a>(rooms: impl IntoIterator<Item = &'a RoomKey>) -> String {
@@ -70,7 +77,8 @@ fn events_are<'a>(rooms: impl IntoIterator<Item = (&'a RoomKey, &'a [EventPositi
 /// Takes the due rooms of each tenant. Index: `outbox_room_due`. The last statement gives what was taken.
 pub(super) fn claim(request: &ClaimRequest) -> String {
     let token = token(request.token);
-    let mut text = format!("{SET_NOW}SET @until = @now + {};\nSTART TRANSACTION;\n", request.lease.as_millis());
+    let mut text =
+        format!("{SET_NOW}SET @until = @now + {};\nSTART TRANSACTION;\n", request.lease.as_millis());
     for quota in &request.quotas {
         claim_app(&mut text, request, quota, &token);
     }
@@ -87,9 +95,9 @@ fn claim_app(text: &mut String, request: &ClaimRequest, quota: &AppQuota, token:
     let due = request.due_by_ms.map_or("@now".to_owned(), |due_by| format!("LEAST(@now, {due_by})"));
     let _infallible = writeln!(
         text,
-        "UPDATE outbox_room r JOIN (SELECT app_code, room_id FROM outbox_room FORCE INDEX (outbox_room_due) \
+        "UPDATE (SELECT app_code, room_id FROM outbox_room FORCE INDEX (outbox_room_due) \
          WHERE app_code = {app} AND due_ms <= {due} ORDER BY due_ms LIMIT {rooms} FOR UPDATE SKIP LOCKED) c \
-         ON r.app_code = c.app_code AND r.room_id = c.room_id \
+         STRAIGHT_JOIN outbox_room r FORCE INDEX (PRIMARY) ON r.app_code = c.app_code AND r.room_id = c.room_id \
          SET r.lost_claims = IF(r.lease_token IS NULL, 0, r.lost_claims + 1), r.attempts = r.attempts + 1, \
          r.due_ms = @until, r.lease_until_ms = @until, r.worker_id = {worker}, r.lease_token = {token};",
         app = bytes(quota.app_code.as_bytes()),
@@ -118,7 +126,7 @@ pub(super) fn mark<'a>(
     rooms: impl IntoIterator<Item = (&'a RoomKey, &'a [EventPosition])>,
 ) -> String {
     format!(
-        "UPDATE room_outbox e SET state = 'delivering', worker_id = {worker}, lock_until_ms = {until_ms}, \
+        "UPDATE room_outbox e FORCE INDEX (PRIMARY) SET state = 'delivering', worker_id = {worker}, lock_until_ms = {until_ms}, \
          claim_token = {token}, attempts = attempts + 1 WHERE {events} AND state <> 'failed' \
          AND EXISTS (SELECT 1 FROM outbox_room r WHERE r.app_code = e.app_code AND r.room_id = e.room_id \
          AND r.lease_token = {token})",
@@ -134,7 +142,9 @@ pub(super) fn marked<'a>(
     rooms: impl IntoIterator<Item = (&'a RoomKey, &'a [EventPosition])>,
 ) -> String {
     let (events, token) = (events_are(rooms), token(claim));
-    format!("SELECT app_code, room_id, seq, event_index FROM room_outbox WHERE {events} AND claim_token = {token}")
+    format!(
+        "SELECT app_code, room_id, seq, event_index FROM room_outbox WHERE {events} AND claim_token = {token}"
+    )
 }
 
 /// The text of a report, and which of its statements count what.
@@ -148,7 +158,8 @@ pub(super) struct ReportText {
 /// Records a report in one transaction: event rows first, then the rooms, skipping those that a producer locks.
 pub(super) fn report(claim: ClaimToken, rooms: &[RoomReport]) -> ReportText {
     let token = token(claim);
-    let mut statements = vec![SET_NOW.trim_end().trim_end_matches(';').to_owned(), "START TRANSACTION".to_owned()];
+    let mut statements =
+        vec![SET_NOW.trim_end().trim_end_matches(';').to_owned(), "START TRANSACTION".to_owned()];
     let first_event_statement = statements.len();
     let delivered: Vec<_> = rooms
         .iter()
@@ -157,7 +168,9 @@ pub(super) fn report(claim: ClaimToken, rooms: &[RoomReport]) -> ReportText {
         .collect();
     if !delivered.is_empty() {
         let events = events_are(delivered);
-        statements.push(format!("DELETE FROM room_outbox WHERE {events} AND claim_token = {token}"));
+        statements.push(format!(
+            "DELETE e FROM room_outbox e FORCE INDEX (PRIMARY) WHERE {events} AND claim_token = {token}"
+        ));
     }
     for report in rooms {
         statements.extend(undelivered(report, &token));
@@ -169,8 +182,9 @@ pub(super) fn report(claim: ClaimToken, rooms: &[RoomReport]) -> ReportText {
     }
     for ((settled, next), group) in groups {
         statements.push(format!(
-            "UPDATE outbox_room r JOIN (SELECT app_code, room_id FROM outbox_room WHERE {} AND lease_token = {token} \
-             LIMIT {} FOR UPDATE SKIP LOCKED) c ON r.app_code = c.app_code AND r.room_id = c.room_id SET {}",
+            "UPDATE (SELECT app_code, room_id FROM outbox_room FORCE INDEX (PRIMARY) WHERE {} \
+             AND lease_token = {token} LIMIT {} FOR UPDATE SKIP LOCKED) c \
+             STRAIGHT_JOIN outbox_room r FORCE INDEX (PRIMARY) ON r.app_code = c.app_code AND r.room_id = c.room_id SET {}",
             rooms_are(group.iter().copied()),
             group.len(),
             give_back(settled, next),
@@ -178,7 +192,8 @@ pub(super) fn report(claim: ClaimToken, rooms: &[RoomReport]) -> ReportText {
     }
     statements.push("COMMIT".to_owned());
     let rooms = rooms_are(rooms.iter().map(|report| &report.room));
-    statements.push(format!("SELECT app_code, room_id FROM outbox_room WHERE {rooms} AND lease_token = {token}"));
+    statements
+        .push(format!("SELECT app_code, room_id FROM outbox_room WHERE {rooms} AND lease_token = {token}"));
     ReportText { text: statements.join(";\n"), event_statements }
 }
 
@@ -190,7 +205,7 @@ fn undelivered(report: &RoomReport, token: &str) -> Vec<String> {
     if let Some((position, error)) = &report.failed {
         let (events, error) = (only(std::slice::from_ref(position)), bytes(cut_error(error).as_bytes()));
         statements.push(format!(
-            "UPDATE room_outbox SET state = 'failed', last_error = {error}, {FREE} \
+            "UPDATE room_outbox FORCE INDEX (PRIMARY) SET state = 'failed', last_error = {error}, {FREE} \
              WHERE {events} AND claim_token = {token}"
         ));
     }
@@ -201,14 +216,14 @@ fn undelivered(report: &RoomReport, token: &str) -> Vec<String> {
     if let (Some(error), false) = (&report.error, tried.is_empty()) {
         let (events, error) = (only(tried), bytes(cut_error(error).as_bytes()));
         statements.push(format!(
-            "UPDATE room_outbox SET state = 'retryable', last_error = {error}, {FREE} \
+            "UPDATE room_outbox FORCE INDEX (PRIMARY) SET state = 'retryable', last_error = {error}, {FREE} \
              WHERE {events} AND claim_token = {token}"
         ));
     }
     if !untried.is_empty() {
         let events = only(untried);
         statements.push(format!(
-            "UPDATE room_outbox SET state = 'retryable', {FREE} WHERE {events} AND claim_token = {token}"
+            "UPDATE room_outbox FORCE INDEX (PRIMARY) SET state = 'retryable', {FREE} WHERE {events} AND claim_token = {token}"
         ));
     }
     statements
@@ -319,7 +334,7 @@ pub(super) fn revive(room: &RoomKey) -> String {
     format!(
         "{SET_NOW}START TRANSACTION;\n\
          SELECT 1 FROM outbox_room WHERE {this} FOR UPDATE;\n\
-         UPDATE room_outbox SET state = 'retryable' WHERE {this} AND state = 'failed';\n\
+         UPDATE room_outbox FORCE INDEX (PRIMARY) SET state = 'retryable' WHERE {this} AND state = 'failed';\n\
          SET @revived = ROW_COUNT();\n\
          UPDATE outbox_room SET pending = pending + @revived, \
          due_ms = IF(due_ms IS NULL OR due_ms = {BLOCKED_DUE_MS}, @now, due_ms) WHERE {this} AND @revived > 0;\n\

@@ -1,0 +1,16 @@
+//! The outbox on a real MariaDB and a real Redis.
+//!
+//! The numbers are those of the cases that the tests are after.
+
+#![allow(clippy::disallowed_methods, reason = "a test owns the tasks that it spawns")]
+
+#[path = "outbox/bench.rs"]
+mod bench;
+#[path = "outbox/delivery.rs"]
+mod delivery;
+#[path = "outbox/faults.rs"]
+mod faults;
+#[path = "outbox/locks.rs"]
+mod locks;
+#[path = "outbox/shutdown.rs"]
+mod shutdown;
