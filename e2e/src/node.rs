@@ -45,6 +45,23 @@ impl NodeSpec {
     }
 }
 
+/// A `dataplane outbox` process, as the sidecar of a pod; killed when dropped.
+pub struct OutboxProcess {
+    _child: Child,
+}
+
+impl OutboxProcess {
+    /// Starts a worker on those stores.
+    pub fn spawn(database_url: &str, sink_url: &str) -> Result<Self> {
+        let mut command = Command::new(dataplane()?);
+        command.arg("outbox").env_clear().kill_on_drop(true).stdin(Stdio::null());
+        command.env("NODE_ID", "worker").env("DATABASE_URL", database_url).env("REDIS_URL", sink_url);
+        command.env("ADMIN_LISTEN", format!("127.0.0.1:{}", free_port()?));
+        command.stderr(log_file("outbox")?).env("LOG_FORMAT", "text");
+        Ok(Self { _child: command.spawn().context("starting dataplane outbox")? })
+    }
+}
+
 /// One room-service process.
 pub struct Node {
     /// Its node id; its pod UID is `uid-{id}`.
