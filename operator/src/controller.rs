@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::error::sentence;
 use crate::leader::Claim;
 use crate::observe::fingerprint;
 use crate::reconcile::{ReconcileError, Reconciler};
@@ -64,7 +65,7 @@ pub async fn run(
         .run(reconcile, retry, reconciler)
         .for_each(|result| {
             if let Err(error) = result {
-                tracing::debug!(error = &error as &dyn std::error::Error, "reconcile or watch failed");
+                tracing::debug!(error = sentence(&error), "reconcile or watch failed");
             }
             future::ready(())
         });
@@ -100,7 +101,7 @@ fn retry(cluster: Arc<RoomCluster>, error: &ReconcileError, reconciler: Arc<Reco
     let failures = reconciler.count_failure(&cluster, error);
     tracing::warn!(
         namespace = cluster.namespace(), cluster = cluster.name_any(), failures,
-        error = error as &dyn std::error::Error, "reconcile failed"
+        error = sentence(error), "reconcile failed"
     );
     Action::requeue(wait_after(failures))
 }
@@ -114,7 +115,7 @@ async fn watch_nodes(nodes: Api<Node>, writer: Writer<Node>, wake: mpsc::Sender<
     let touched = watcher(nodes, watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
     let changes = changes(touched.filter_map(|node| {
         let node = node.inspect_err(|error| {
-            tracing::warn!(error = error as &dyn std::error::Error, "watch of nodes failed");
+            tracing::warn!(error = sentence(error), "watch of nodes failed");
         });
         future::ready(node.ok())
     }));

@@ -11,6 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use roomcluster_crds::{Phase, RoomClusterStatus, names};
 
+use crate::error::sentence;
 use crate::ids::PodName;
 use crate::plan::{Blocked, Grounds, Step};
 
@@ -140,7 +141,7 @@ impl Publisher {
         let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
         let event = self.event(notice, cluster, now);
         if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "event not published");
+            tracing::warn!(error = sentence(&error), "event not published");
         }
     }
 
@@ -154,7 +155,7 @@ impl Publisher {
         });
         Event {
             metadata: ObjectMeta {
-                generate_name: Some(format!("{}.", cluster.name.as_deref().unwrap_or(names::OPERATOR_NAME))),
+                generate_name: Some(format!("{}-", cluster.name.as_deref().unwrap_or(names::OPERATOR_NAME))),
                 namespace: cluster.namespace.clone(),
                 ..ObjectMeta::default()
             },

@@ -20,6 +20,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::error::sentence;
+
 use lease::{Next, Watch};
 
 /// After so long without a renewal others take over.
@@ -127,7 +129,7 @@ impl Election {
         loop {
             let round = async {
                 if let Err(error) = self.round(&mut watch).await {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "leader lease not renewed");
+                    tracing::warn!(error = sentence(&error), "leader lease not renewed");
                 }
                 sleep(RENEW_EVERY).await;
             };
@@ -138,7 +140,7 @@ impl Election {
             }
         }
         if let Err(error) = self.release().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "leader lease not released");
+            tracing::warn!(error = sentence(&error), "leader lease not released");
         }
     }
 

@@ -21,6 +21,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use roomcluster_crds::names;
 
+use crate::error::sentence;
 use crate::ids::PodUid;
 use crate::plan::ObservedPod;
 
@@ -29,9 +30,9 @@ pub use node_api::{NodeApi, NodeApiError};
 pub use pod::trouble as pod_trouble;
 pub use scrape::{ScrapeError, Scraper};
 
-/// Nodes that are asked at the same time: a cluster of a thousand pods is read in some tens of round trips, and
-/// no more sockets than this are open.
-const NODES_ASKED_AT_ONCE: usize = 32;
+/// Nodes that are asked at the same time: a thousand of them are read in some tens of seconds even if none
+/// answers, and no more sockets than this are open.
+const NODES_ASKED_AT_ONCE: usize = 128;
 
 /// Why a cluster could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,8 @@ pub struct ClusterRef<'a> {
     pub namespace: &'a str,
     /// Its name.
     pub name: &'a str,
+    /// Its UID: pods of an earlier cluster of the same name are not its own.
+    pub uid: &'a str,
     /// The token of its node API.
     pub token: &'a str,
 }
@@ -91,7 +94,7 @@ impl Reader {
 
         let mut pods = Vec::with_capacity(list.items.len());
         let mut nodes = HashMap::new();
-        for object in &list.items {
+        for object in list.items.iter().filter(|pod| is_owned(pod, cluster.uid)) {
             let host = self.hosts.host(pod::host_name(object), now);
             let uid = PodUid::new(object.metadata.uid.clone().unwrap_or_default());
             let Some(observed) = pod::observe(object, host, serving.contains(&uid), now) else { continue };
@@ -116,15 +119,19 @@ impl Reader {
         let (Some(ip), Some(node)) = (ip, node) else { return pod };
         match node.report().await {
             Ok(report) => pod.report = Some(report),
+            Err(error) if error.is_unauthenticated() => {
+                tracing::warn!(pod = %pod.name, error = sentence(&error), "node refuses the token");
+                return pod;
+            }
             Err(error) => {
-                tracing::debug!(pod = %pod.name, error = &error as &dyn std::error::Error, "node did not answer");
+                tracing::debug!(pod = %pod.name, error = sentence(&error), "node did not answer");
                 return pod;
             }
         }
         match self.scraper.rooms(ip).await {
             Ok(sample) => pod.sample = Some(sample),
             Err(error) => {
-                tracing::debug!(pod = %pod.name, error = &error as &dyn std::error::Error, "metrics did not answer");
+                tracing::debug!(pod = %pod.name, error = sentence(&error), "metrics did not answer");
             }
         }
         pod
@@ -139,4 +146,9 @@ impl Reader {
         let ready = endpoints.filter(|e| e.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true));
         Ok(ready.filter_map(|endpoint| endpoint.target_ref?.uid).map(PodUid::new).collect())
     }
+}
+
+fn is_owned(pod: &Pod, uid: &str) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }

@@ -21,7 +21,7 @@ mod standing;
 mod step;
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

@@ -28,6 +28,9 @@ use crate::status::{self, Facts};
 
 use memory::Memory;
 
+/// How often an operator that does not lead looks whether it does.
+const STANDBY_RECHECK: Duration = Duration::from_secs(5);
+
 /// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
@@ -132,7 +135,8 @@ impl Reconciler {
     /// When Kubernetes could not be read or written; what was done until then stands.
     pub async fn reconcile(&self, cached: &RoomCluster) -> Result<Action, ReconcileError> {
         if !self.claim.is_held() {
-            return Ok(Action::await_change());
+            // A claim may also be lost and regained without a change that anybody would notice.
+            return Ok(Action::requeue(STANDBY_RECHECK));
         }
         let namespace = cached.namespace().ok_or(OwnerError::NoNamespace)?;
         let api = Api::<RoomCluster>::namespaced(self.client.clone(), &namespace);
@@ -153,8 +157,9 @@ impl Reconciler {
         let owner = Owner::of(cluster)?;
         let token = self.preparer.surround(&owner, &self.surrounding).await?;
         let now = self.now();
-        let target = ClusterRef { namespace: owner.namespace(), name: owner.name(), token: &token };
-        let seen = self.reader.pods(target, now).await?;
+        let uid = cluster.uid().unwrap_or_default();
+        let subject = ClusterRef { namespace: owner.namespace(), name: owner.name(), uid: &uid, token: &token };
+        let seen = self.reader.pods(subject, now).await?;
         let revisions = self.preparer.revisions(cluster, &owner, &seen.pods).await?;
 
         let generation = cluster.metadata.generation.unwrap_or_default();
@@ -213,7 +218,7 @@ impl Reconciler {
                     tracing::debug!(cluster = owner.name(), ?step, "step left to the next plan");
                 }
                 error => tracing::warn!(
-                    cluster = owner.name(), ?step, error = &error as &dyn std::error::Error, "step failed"
+                    cluster = owner.name(), ?step, error = sentence(&error), "step failed"
                 ),
             }
         }

@@ -9,7 +9,7 @@ use roomcluster_crds::names;
 use serde_json::json;
 
 use crate::build::{Owner, Recipe, build_controller_revision, read_controller_revision};
-use crate::error::is_outdated;
+use crate::error::{is_outdated, sentence};
 use crate::ids::Revision;
 use crate::plan::ObservedPod;
 
@@ -111,7 +111,7 @@ fn entry(stored: &ControllerRevision) -> Option<Entry> {
             Some(Entry { name: stored.name_any(), number: stored.revision, revision, recipe })
         }
         Err(error) => {
-            tracing::warn!(name = stored.name_any(), error = &error as &dyn std::error::Error, "revision not read");
+            tracing::warn!(name = stored.name_any(), error = sentence(&error), "revision not read");
             None
         }
     }

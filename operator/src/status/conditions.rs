@@ -59,7 +59,7 @@ fn progressing(narrative: &Narrative) -> Claimed {
     match &narrative.trouble {
         Some((name, sentence)) if STOPPED.contains(name) => claim("Progressing", false, name, sentence),
         _ => {
-            let reason = match narrative.phase {
+            let reason = match narrative.activity {
                 Phase::Pending => "Pending",
                 Phase::Migrating => "Migrating",
                 Phase::Scaling => "Scaling",

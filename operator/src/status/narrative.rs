@@ -11,6 +11,8 @@ use super::Facts;
 pub struct Narrative {
     /// The phase.
     pub phase: Phase,
+    /// What would be the phase if nothing were wrong.
+    pub activity: Phase,
     /// What is awaited.
     pub message: String,
     /// What is wrong, if something is: a constant name and a sentence.
@@ -27,9 +29,9 @@ pub(super) fn tell(facts: &Facts<'_>) -> Narrative {
     match trouble {
         Some((name, sentence)) => {
             let message = sentence.clone();
-            Narrative { phase: Phase::Degraded, message, trouble: Some((name, sentence)) }
+            Narrative { phase: Phase::Degraded, activity: phase, message, trouble: Some((name, sentence)) }
         }
-        None => Narrative { phase, message, trouble: None },
+        None => Narrative { phase, activity: phase, message, trouble: None },
     }
 }
 
