@@ -45,8 +45,8 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let clusters = api::<RoomCluster>(&client, namespace.as_deref());
-    let of_clusters = watcher::Config::default()
-        .labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::OPERATOR_NAME));
+    let of_clusters =
+        watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::OPERATOR_NAME));
     let (wake, woken) = mpsc::channel(WAKE_UPS);
     let leadership = stream::unfold(reconciler.claim().clone(), |mut claim: Claim| async move {
         claim.acquired().await.map(|()| ((), claim))
@@ -100,8 +100,11 @@ async fn reconcile(cluster: Arc<RoomCluster>, reconciler: Arc<Reconciler>) -> Re
 fn retry(cluster: Arc<RoomCluster>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let failures = reconciler.count_failure(&cluster, error);
     tracing::warn!(
-        namespace = cluster.namespace(), cluster = cluster.name_any(), failures,
-        error = sentence(error), "reconcile failed"
+        namespace = cluster.namespace(),
+        cluster = cluster.name_any(),
+        failures,
+        error = sentence(error),
+        "reconcile failed"
     );
     Action::requeue(wait_after(failures))
 }
@@ -112,7 +115,8 @@ fn wait_after(failures: u32) -> Duration {
 
 /// Keeps the store of Kubernetes nodes, and wakes all clusters when one of them changes in a way that matters.
 async fn watch_nodes(nodes: Api<Node>, writer: Writer<Node>, wake: mpsc::Sender<()>) {
-    let touched = watcher(nodes, watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
+    let touched =
+        watcher(nodes, watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
     let changes = changes(touched.filter_map(|node| {
         let node = node.inspect_err(|error| {
             tracing::warn!(error = sentence(error), "watch of nodes failed");

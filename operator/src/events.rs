@@ -71,7 +71,9 @@ fn of_end(pod: &PodName, grounds: &Grounds) -> Notice {
         Grounds::Empty => (false, "it holds no rooms, by its own count and by the database".to_owned()),
         Grounds::NeverRan => (false, "no process of it has ever run".to_owned()),
         Grounds::NotRunning => (false, "its process has ended and nothing of it is leased".to_owned()),
-        Grounds::OnlyPod => (false, "it is the only pod, and holds no rooms by its own count and by the database".to_owned()),
+        Grounds::OnlyPod => {
+            (false, "it is the only pod, and holds no rooms by its own count and by the database".to_owned())
+        }
         Grounds::NoSuccessor { rooms } => {
             (false, format!("it is the last pod of a cluster scaled to zero, and releases its {rooms} rooms"))
         }
@@ -115,7 +117,8 @@ pub fn of_blocked(blocked: &Blocked) -> Notice {
         Some(pod) => format!("pod {pod} waits: {}", blocked.reason),
         None => format!("waits: {}", blocked.reason),
     };
-    notice(!blocked.reason.is_legitimate_wait(), blocked.reason.name(), "Wait", note).about(blocked.pod.as_ref())
+    notice(!blocked.reason.is_legitimate_wait(), blocked.reason.name(), "Wait", note)
+        .about(blocked.pod.as_ref())
 }
 
 /// Publishes notices.

@@ -166,6 +166,9 @@ fn current(cluster: &RoomCluster, pods: &[ObservedPod], target: Option<&Revision
         for pod in serving.filter(|pod| Some(&pod.revision) != target) {
             *counts.entry(&pod.revision).or_default() += 1;
         }
-        counts.into_iter().max_by_key(|(revision, count)| (*count, *revision)).map(|(revision, _)| revision.clone())
+        counts
+            .into_iter()
+            .max_by_key(|(revision, count)| (*count, *revision))
+            .map(|(revision, _)| revision.clone())
     })
 }

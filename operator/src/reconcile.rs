@@ -158,7 +158,8 @@ impl Reconciler {
         let token = self.preparer.surround(&owner, &self.surrounding).await?;
         let now = self.now();
         let uid = cluster.uid().unwrap_or_default();
-        let subject = ClusterRef { namespace: owner.namespace(), name: owner.name(), uid: &uid, token: &token };
+        let subject =
+            ClusterRef { namespace: owner.namespace(), name: owner.name(), uid: &uid, token: &token };
         let seen = self.reader.pods(subject, now).await?;
         let revisions = self.preparer.revisions(cluster, &owner, &seen.pods).await?;
 
@@ -217,9 +218,9 @@ impl Reconciler {
                 ActError::Outdated | ActError::NotLeading(_) => {
                     tracing::debug!(cluster = owner.name(), ?step, "step left to the next plan");
                 }
-                error => tracing::warn!(
-                    cluster = owner.name(), ?step, error = sentence(&error), "step failed"
-                ),
+                error => {
+                    tracing::warn!(cluster = owner.name(), ?step, error = sentence(&error), "step failed")
+                }
             }
         }
         (done, refused)
@@ -247,7 +248,12 @@ impl Reconciler {
     }
 
     /// Writes the status if it has changed, and tells what is new.
-    async fn report(&self, cluster: &RoomCluster, owner: &Owner, facts: &Facts<'_>) -> Result<(), ReconcileError> {
+    async fn report(
+        &self,
+        cluster: &RoomCluster,
+        owner: &Owner,
+        facts: &Facts<'_>,
+    ) -> Result<(), ReconcileError> {
         let before = cluster.status.clone().unwrap_or_default();
         let after = status::status(facts, &before);
         if after != before {

@@ -49,7 +49,8 @@ impl Actor {
             "resourceVersion": pod.resource_version,
             "annotations": { (names::DRAIN_ANNOTATION): annotation },
         }});
-        let params = PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
+        let params =
+            PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
         let patched = self.pods(means).patch(pod.name.as_str(), &params, &Patch::Merge(patch)).await;
         patched.map_err(ActError::kube("write the drain order on the pod"))?;
         tracing::info!(
@@ -70,14 +71,21 @@ impl Actor {
                 "lastTransitionTime": Time(means.now),
             }]},
         });
-        let params = PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
-        let patched = self.pods(means).patch_status(pod.name.as_str(), &params, &Patch::Strategic(patch)).await;
+        let params =
+            PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
+        let patched =
+            self.pods(means).patch_status(pod.name.as_str(), &params, &Patch::Strategic(patch)).await;
         patched.map_err(ActError::kube("write the readiness gate"))?;
         tracing::info!(cluster = means.owner.name(), pod = %pod.name, open, "readiness gate set");
         Ok(())
     }
 
-    pub(super) async fn end_pod(&self, pod: &PodRef, grounds: &Grounds, means: Means<'_>) -> Result<(), ActError> {
+    pub(super) async fn end_pod(
+        &self,
+        pod: &PodRef,
+        grounds: &Grounds,
+        means: Means<'_>,
+    ) -> Result<(), ActError> {
         // Also a pod that is cut by the policy's word gets its full grace: its own end is bounded, and it
         // flushes and releases what it still can.
         let params = DeleteParams {

@@ -47,7 +47,10 @@ impl Hosts {
 }
 
 fn host_of(node: &Node, now: Timestamp) -> Host {
-    let ready = node.status.as_ref().and_then(|status| status.conditions.as_ref()?.iter().find(|c| c.type_ == "Ready"));
+    let ready = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref()?.iter().find(|c| c.type_ == "Ready"));
     let silent_since = ready.filter(|c| c.status != "True").and_then(|c| c.last_transition_time.as_ref());
     let lost = silent_since.is_some_and(|since| {
         now.duration_since(since.0) > SignedDuration::try_from(LOST_AFTER).unwrap_or(SignedDuration::MAX)

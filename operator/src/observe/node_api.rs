@@ -94,7 +94,11 @@ impl NodeApi {
             pod_uid: uid.as_str().to_owned(),
             drain_epoch: order.epoch.get(),
             order: order_to_wire(order.order).into(),
-            target_revision: order.target.as_ref().map(|target| target.as_str().to_owned()).unwrap_or_default(),
+            target_revision: order
+                .target
+                .as_ref()
+                .map(|target| target.as_str().to_owned())
+                .unwrap_or_default(),
             target_generation: order.target_generation,
         };
         Ok(report_of(within(CALL_TIMEOUT, client.set_order(self.request(request)?)).await?))

@@ -7,8 +7,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use roomcluster_crds::{DrainReason, OnTimeout};
 
 use super::{
-    BlockedReason, Gate, Host, NodeReport, Observed, ObservedPod, Order, Plan, Policy, Readiness, RoomContainer,
-    RoomSample, Step, Trouble, UpgradeMode, Witness, WitnessAnswer, plan,
+    BlockedReason, Gate, Host, NodeReport, Observed, ObservedPod, Order, Plan, Policy, Readiness,
+    RoomContainer, RoomSample, Step, Trouble, UpgradeMode, Witness, WitnessAnswer, plan,
 };
 use crate::ids::{DrainEpoch, Incarnation, PodName, PodUid, Revision};
 use crate::intent::DrainIntent;

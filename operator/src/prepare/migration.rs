@@ -47,9 +47,10 @@ pub(super) async fn obstacle(
                 Ok(job) => job,
                 Err(error) => {
                     return match refusal(&error) {
-                        Some(message) => {
-                            Ok(Some(PendingReason::MigrationFailed { job: name, message: message.to_owned() }))
-                        }
+                        Some(message) => Ok(Some(PendingReason::MigrationFailed {
+                            job: name,
+                            message: message.to_owned(),
+                        })),
                         None => Err(write(error)),
                     };
                 }

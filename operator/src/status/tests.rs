@@ -105,7 +105,10 @@ fn the_deadline_counts_for_pods_that_do_not_come_up_and_not_for_rooms_that_take_
 fn a_refused_template_and_a_failed_migration_stop_progress_in_the_words_of_who_refused() {
     for (why, reason) in [
         (PendingReason::TemplateInvalid { message: "no such field".to_owned() }, "TemplateInvalid"),
-        (PendingReason::MigrationFailed { job: "j".to_owned(), message: "no such field".to_owned() }, "MigrationFailed"),
+        (
+            PendingReason::MigrationFailed { job: "j".to_owned(), message: "no such field".to_owned() },
+            "MigrationFailed",
+        ),
     ] {
         let mut observed = cluster("v1", [serving("a", "v1", 1)]);
         observed.pending = Some(PendingRevision { revision: rev("v2"), why });
