@@ -4,6 +4,7 @@
 //! creates twice or ends two. What cannot be read about one pod is unknown for that pod; only what concerns the
 //! whole cluster fails the reconcile.
 
+mod connections;
 mod hosts;
 mod node_api;
 mod pod;
@@ -23,7 +24,9 @@ use roomcluster_crds::names;
 
 use crate::error::sentence;
 use crate::ids::PodUid;
-use crate::plan::ObservedPod;
+use crate::plan::{Host, ObservedPod};
+
+use connections::Connections;
 
 pub use hosts::{Hosts, fingerprint};
 pub use node_api::{NodeApi, NodeApiError};
@@ -50,6 +53,8 @@ pub enum ObserveError {
 pub struct SeenPods {
     /// The pods.
     pub pods: Vec<ObservedPod>,
+    /// Pods with the cluster's labels that nobody controls.
+    pub orphans: Vec<ObservedPod>,
     /// Clients of those nodes that have an address.
     pub nodes: HashMap<PodUid, NodeApi>,
 }
@@ -60,6 +65,7 @@ pub struct Reader {
     client: Client,
     scraper: Scraper,
     hosts: Hosts,
+    connections: Connections,
 }
 
 /// Which cluster to read.
@@ -79,7 +85,12 @@ impl Reader {
     /// Reads with this client, and what is known of hosts from there.
     #[must_use]
     pub fn new(client: Client, hosts: Hosts) -> Self {
-        Self { client, scraper: Scraper::default(), hosts }
+        Self { client, scraper: Scraper::default(), hosts, connections: Connections::default() }
+    }
+
+    /// Forgets a cluster that is gone.
+    pub fn forget(&self, cluster_uid: &str) {
+        self.connections.forget(cluster_uid);
     }
 
     /// Reads all pods of a cluster.
@@ -93,24 +104,24 @@ impl Reader {
         let (list, serving) = future::try_join(list, self.serving(cluster)).await?;
 
         let mut pods = Vec::with_capacity(list.items.len());
-        let mut nodes = HashMap::new();
-        for object in list.items.iter().filter(|pod| is_owned(pod, cluster.uid)) {
+        for object in list.items.iter().filter(|pod| controller(pod) == Some(cluster.uid)) {
             let host = self.hosts.host(pod::host_name(object), now);
             let uid = PodUid::new(object.metadata.uid.clone().unwrap_or_default());
             let Some(observed) = pod::observe(object, host, serving.contains(&uid), now) else { continue };
             let address = pod::address(object).filter(|_| observed.is_running());
-            if let Some(node) = address.and_then(|ip| NodeApi::new(ip, cluster.token).ok()) {
-                nodes.insert(uid, node);
-            }
             pods.push((observed, address));
         }
+        let addresses = pods.iter().filter_map(|(pod, address)| Some((pod.uid.clone(), (*address)?)));
+        let nodes = self.connections.of(cluster, addresses);
         let asked = pods.into_iter().map(|(observed, address)| {
             let node = nodes.get(&observed.uid).cloned();
             self.ask(observed, address, node)
         });
         let mut pods: Vec<_> = stream::iter(asked).buffered(NODES_ASKED_AT_ONCE).collect().await;
         witness::ask(&mut pods, &nodes).await;
-        Ok(SeenPods { pods, nodes })
+        let orphans = list.items.iter().filter(|pod| controller(pod).is_none());
+        let orphans = orphans.filter_map(|object| pod::observe(object, Host::Usable, false, now)).collect();
+        Ok(SeenPods { pods, orphans, nodes })
     }
 
     /// Asks one node for its state, and only then for its count: a count that is received after the node has
@@ -127,6 +138,10 @@ impl Reader {
                 tracing::debug!(pod = %pod.name, error = sentence(&error), "node did not answer");
                 return pod;
             }
+        }
+        if !pod.is_draining() {
+            // For the status the node's own report is enough; the count matters where a pod is to end.
+            return pod;
         }
         match self.scraper.rooms(ip).await {
             Ok(sample) => pod.sample = Some(sample),
@@ -148,7 +163,8 @@ impl Reader {
     }
 }
 
-fn is_owned(pod: &Pod, uid: &str) -> bool {
+/// UID of who controls the pod.
+fn controller(pod: &Pod) -> Option<&str> {
     let owners = pod.metadata.owner_references.iter().flatten();
-    owners.into_iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+    owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use roomcluster_crds::{RoomCluster, RoomClusterStatus, names};
 use roomcluster_lifecycle::SharedClock;
 use serde_json::json;
@@ -28,6 +28,8 @@ use crate::status::{self, Facts};
 
 use memory::Memory;
 
+/// How soon a cluster is planned whose pods were just adopted.
+const AFTER_ADOPTION: Duration = Duration::from_millis(500);
 /// How often an operator that does not lead looks whether it does.
 const STANDBY_RECHECK: Duration = Duration::from_secs(5);
 
@@ -161,6 +163,10 @@ impl Reconciler {
         let subject =
             ClusterRef { namespace: owner.namespace(), name: owner.name(), uid: &uid, token: &token };
         let seen = self.reader.pods(subject, now).await?;
+        if self.adopt(cluster, &owner, &seen.orphans).await {
+            // Planned without them, replacements would be created for pods that are there.
+            return Ok(Action::requeue(AFTER_ADOPTION));
+        }
         let revisions = self.preparer.revisions(cluster, &owner, &seen.pods).await?;
 
         let generation = cluster.metadata.generation.unwrap_or_default();
@@ -191,6 +197,20 @@ impl Reconciler {
         Ok(Action::requeue(plan.requeue_after))
     }
 
+    /// Takes over pods that nobody controls; says whether there were any.
+    async fn adopt(&self, cluster: &RoomCluster, owner: &Owner, orphans: &[ObservedPod]) -> bool {
+        let Some(reference) = cluster.controller_owner_ref(&()) else { return false };
+        let orphans = orphans.iter().filter(|pod| !pod.is_terminating());
+        let mut any = false;
+        for orphan in orphans {
+            any = true;
+            if let Err(error) = self.actor.adopt(owner.namespace(), &orphan.into(), &reference).await {
+                tracing::warn!(cluster = owner.name(), pod = %orphan.name, error = sentence(&error), "pod not adopted");
+            }
+        }
+        any
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::from_millisecond(self.clock.now_ms()).unwrap_or(Timestamp::UNIX_EPOCH)
     }
@@ -198,6 +218,7 @@ impl Reconciler {
     fn forget(&self, cluster: &RoomCluster) {
         let namespace = cluster.namespace().unwrap_or_default();
         self.surrounding.forget(&namespace, &cluster.name_any());
+        self.reader.forget(&cluster.uid().unwrap_or_default());
         self.memory.forget(&key(cluster), &self.metrics);
     }
 

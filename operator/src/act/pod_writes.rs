@@ -1,7 +1,7 @@
 //! Writes to pods. Each names the UID that it means, and where it takes something away, the version too.
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use roomcluster_crds::names;
@@ -25,6 +25,24 @@ impl Actor {
         let created = self.pods(means).create(&PostParams::default(), &pod).await;
         let created = created.map_err(ActError::kube("create a pod"))?;
         tracing::info!(cluster = means.owner.name(), pod = created.name_any(), %revision, "pod created");
+        Ok(())
+    }
+
+    /// Takes over a pod that nobody controls, as one that an earlier cluster of this name has left.
+    ///
+    /// # Errors
+    /// When the leader claim is lost, or Kubernetes refuses.
+    pub async fn adopt(&self, namespace: &str, pod: &PodRef, owner: &OwnerReference) -> Result<(), ActError> {
+        self.claim.check()?;
+        let patch = json!({ "metadata": {
+            "uid": pod.uid.as_str(),
+            "resourceVersion": pod.resource_version,
+            "ownerReferences": [owner],
+        }});
+        let api = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let patched = api.patch(pod.name.as_str(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+        patched.map_err(ActError::kube("adopt the pod"))?;
+        tracing::info!(namespace, cluster = owner.name, pod = %pod.name, "pod adopted");
         Ok(())
     }
 
