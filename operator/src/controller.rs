@@ -1,4 +1,4 @@
-//! When clusters are reconciled: on every change of them or of what they own, when a Kubernetes node is
+//! When clusters are reconciled: on every change of them, of their pods or migrations, when a Kubernetes node is
 //! cordoned, silent or back, when the leader claim is taken, and after the time that the last plan named.
 
 use std::collections::HashMap;
@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Config, Controller, WatchStreamExt, watcher};
@@ -55,9 +54,7 @@ pub async fn run(
     let stopped = stop.clone();
     let reconciles = Controller::new(clusters, watcher::Config::default())
         .owns(api::<Pod>(&client, namespace.as_deref()), of_clusters.clone())
-        .owns(api::<Job>(&client, namespace.as_deref()), of_clusters.clone())
-        .owns(api::<Service>(&client, namespace.as_deref()), of_clusters.clone())
-        .owns(api::<PodDisruptionBudget>(&client, namespace.as_deref()), of_clusters)
+        .owns(api::<Job>(&client, namespace.as_deref()), of_clusters)
         .reconcile_all_on(leadership)
         .reconcile_all_on(woken)
         .with_config(Config::default().concurrency(RECONCILES_AT_ONCE).debounce(DEBOUNCE))
