@@ -65,13 +65,12 @@ async fn measure(
     let started = Instant::now();
     let runs = lanes.into_iter().map(|owned| {
         let (store, url) = (Arc::clone(&store), url.clone());
-        let run = async move {
+        async move {
             match client {
                 Client::Store => run_store(&store, &owned, started + period).await,
                 Client::Bare => run_bare(&url, &owned, started + period).await,
             }
-        };
-        run
+        }
     });
     let commands: usize = try_join_all(runs).await?.into_iter().sum();
     Ok(commands as f64 / started.elapsed().as_secs_f64())
