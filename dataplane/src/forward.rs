@@ -196,7 +196,17 @@ impl<L: RoomLogic> Router<L> {
 
     async fn place(&self, room: &RoomKey, request: &Request, expect: TakeExpectation, deadline: Instant) -> Try {
         let standing = self.standing.standing();
-        match place(&standing, &self.peers.all(), room) {
+        let mut placement = place(&standing, &self.peers.all(), room);
+        let second_choice = match &placement {
+            Placement::Here => !standing.on_target(),
+            Placement::There(node) => node.revision != standing.target_revision,
+            Placement::Nowhere => true,
+        };
+        if second_choice {
+            self.peers.refresh_if_old(self.cells.shared().leases.store()).await;
+            placement = place(&standing, &self.peers.all(), room);
+        }
+        match placement {
             Placement::Here => {
                 let cell = self.cells.open(room, expect);
                 self.submit(&cell, request, deadline).await

@@ -160,7 +160,6 @@ async fn a_connection_that_swallows_everything_is_replaced() {
     }
 }
 
-// A renewal whose answer is lost may have been written: the route stands, or it does not, and is ours.
 #[tokio::test]
 async fn a_flushed_script_cache_is_filled_again() {
     let (redis, leases) = on_redis().await;

@@ -2,7 +2,11 @@
 //!
 //! The numbers are those of the cases that the tests are after.
 
-#![allow(clippy::disallowed_methods, reason = "a test owns the tasks that it spawns")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test owns its tasks, and ends where it fails"
+)]
 
 #[path = "outbox/bench.rs"]
 mod bench;

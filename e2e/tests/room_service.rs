@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use e2e::node::{
-    Node, NodeSpec, PATIENCE, create, eventually, join, join_until_answered, reason, run_dataplane, scope,
-    within,
+    Node, NodeSpec, OutboxProcess, PATIENCE, create, eventually, join, join_until_answered, reason,
+    run_dataplane, scope, within,
 };
 use e2e::servers::{MariaDb, Redis};
 use nix::sys::signal::Signal;
@@ -22,6 +22,7 @@ struct Stores {
     mariadb: MariaDb,
     redis: Redis,
     database_url: String,
+    _outbox: OutboxProcess,
 }
 
 impl Stores {
@@ -34,7 +35,8 @@ impl Stores {
     async fn unmigrated() -> Result<Self> {
         let (mariadb, redis) = (MariaDb::start().await?, Redis::start().await?);
         let database_url = mariadb.database().await?;
-        Ok(Self { mariadb, redis, database_url })
+        let outbox = OutboxProcess::spawn(&database_url, &sink_url(&redis))?;
+        Ok(Self { mariadb, redis, database_url, _outbox: outbox })
     }
 
     async fn migrate(&self) -> Result<()> {
@@ -43,13 +45,20 @@ impl Stores {
         Ok(())
     }
 
+    /// Forgets all leases and routes; the events that went out are another store's.
+    async fn wipe_leases(&self) -> Result<()> {
+        let mut connection = self.redis.connection().await?;
+        Ok(redis::cmd("FLUSHDB").query_async(&mut connection).await?)
+    }
+
     fn spec(&self, id: &str) -> NodeSpec {
         NodeSpec::new(id, &self.database_url, &self.redis.url())
     }
 
-    /// Proves P1 to P3 on the database.
+    /// Proves P1 to P4 on database and sink.
     async fn audit(&self) -> Result<()> {
-        let output = run_dataplane(&["audit"], &[("DATABASE_URL", &self.database_url)]).await?;
+        let args = ["audit", "--wait", "30s", "--sink", &sink_url(&self.redis)];
+        let output = run_dataplane(&args, &[("DATABASE_URL", &self.database_url)]).await?;
         anyhow::ensure!(
             output.status.success(),
             "{}{}",
@@ -70,6 +79,11 @@ impl Stores {
         .await?;
         Ok(rows.into_iter().map(|(id,)| String::from_utf8_lossy(&id).into_owned()).collect())
     }
+}
+
+/// The sink is a database of its own, so that wiping the leases wipes no events.
+fn sink_url(redis: &Redis) -> String {
+    format!("{}1", redis.url())
 }
 
 async fn get_room(node: &Node, room: &str) -> Result<pb::GetRoomResponse> {
@@ -223,7 +237,7 @@ async fn a_node_takes_no_room_before_its_first_order_and_obeys_only_newer_ones()
         })
     })
     .await?;
-    let refused = a.rooms()?.create_room(within(Duration::from_millis(300), create("r"))).await.unwrap_err();
+    let refused = a.rooms()?.create_room(within(Duration::from_secs(2), create("r"))).await.unwrap_err();
     assert_eq!(reason(&refused), "NO_SUCCESSOR", "{refused:?}");
     a.order(3, node_pb::Order::Serve, "").await?;
     a.wait_ready().await?;
@@ -320,7 +334,7 @@ async fn a_wiped_redis_moves_no_room() -> Result<()> {
         a.rooms()?.create_room(create(&format!("r{n}"))).await?;
     }
     for round in 0..3 {
-        stores.redis.wipe().await?;
+        stores.wipe_leases().await?;
         for n in 0..20 {
             let node = if n % 2 == 0 { &a } else { &b };
             let (answer, _) = join_until_answered(node, &format!("r{n}"), &format!("u{round}")).await?;

@@ -15,7 +15,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 
 use crate::build::{Owner, Recipe};
-use crate::error::{is_outdated, refusal};
+use crate::error::{is_outdated, refusal, sentence};
 use crate::ids::{PodUid, Revision};
 use crate::leader::{Claim, NotLeading};
 use crate::observe::{NodeApi, NodeApiError};
@@ -152,7 +152,11 @@ impl Actor {
                 self.write_intent(pod, intent, means).await?;
                 self.claim.check()?;
                 self.set_gate(pod, false, means).await?;
-                self.call_if_running(pod, order, means).await
+                // The order stands from here on; a node that does not take it now is called again by each plan.
+                if let Err(error) = self.call_if_running(pod, order, means).await {
+                    tracing::warn!(pod = %pod.name, error = sentence(&error), "node not called at once");
+                }
+                Ok(())
             }
             Step::EndPod { pod, grounds } => {
                 self.same(pod, means).await?;

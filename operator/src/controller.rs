@@ -1,4 +1,4 @@
-//! When clusters are reconciled: on every change of them or of what they own, when a Kubernetes node is
+//! When clusters are reconciled: on every change of them, of their pods or migrations, when a Kubernetes node is
 //! cordoned, silent or back, when the leader claim is taken, and after the time that the last plan named.
 
 use std::collections::HashMap;
@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Config, Controller, WatchStreamExt, watcher};
@@ -18,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::error::sentence;
 use crate::leader::Claim;
 use crate::observe::fingerprint;
 use crate::reconcile::{ReconcileError, Reconciler};
@@ -44,8 +44,8 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let clusters = api::<RoomCluster>(&client, namespace.as_deref());
-    let of_clusters = watcher::Config::default()
-        .labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::OPERATOR_NAME));
+    let of_clusters =
+        watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::OPERATOR_NAME));
     let (wake, woken) = mpsc::channel(WAKE_UPS);
     let leadership = stream::unfold(reconciler.claim().clone(), |mut claim: Claim| async move {
         claim.acquired().await.map(|()| ((), claim))
@@ -54,9 +54,7 @@ pub async fn run(
     let stopped = stop.clone();
     let reconciles = Controller::new(clusters, watcher::Config::default())
         .owns(api::<Pod>(&client, namespace.as_deref()), of_clusters.clone())
-        .owns(api::<Job>(&client, namespace.as_deref()), of_clusters.clone())
-        .owns(api::<Service>(&client, namespace.as_deref()), of_clusters.clone())
-        .owns(api::<PodDisruptionBudget>(&client, namespace.as_deref()), of_clusters)
+        .owns(api::<Job>(&client, namespace.as_deref()), of_clusters)
         .reconcile_all_on(leadership)
         .reconcile_all_on(woken)
         .with_config(Config::default().concurrency(RECONCILES_AT_ONCE).debounce(DEBOUNCE))
@@ -64,7 +62,7 @@ pub async fn run(
         .run(reconcile, retry, reconciler)
         .for_each(|result| {
             if let Err(error) = result {
-                tracing::debug!(error = &error as &dyn std::error::Error, "reconcile or watch failed");
+                tracing::debug!(error = sentence(&error), "reconcile or watch failed");
             }
             future::ready(())
         });
@@ -99,8 +97,11 @@ async fn reconcile(cluster: Arc<RoomCluster>, reconciler: Arc<Reconciler>) -> Re
 fn retry(cluster: Arc<RoomCluster>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let failures = reconciler.count_failure(&cluster, error);
     tracing::warn!(
-        namespace = cluster.namespace(), cluster = cluster.name_any(), failures,
-        error = error as &dyn std::error::Error, "reconcile failed"
+        namespace = cluster.namespace(),
+        cluster = cluster.name_any(),
+        failures,
+        error = sentence(error),
+        "reconcile failed"
     );
     Action::requeue(wait_after(failures))
 }
@@ -111,10 +112,11 @@ fn wait_after(failures: u32) -> Duration {
 
 /// Keeps the store of Kubernetes nodes, and wakes all clusters when one of them changes in a way that matters.
 async fn watch_nodes(nodes: Api<Node>, writer: Writer<Node>, wake: mpsc::Sender<()>) {
-    let touched = watcher(nodes, watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
+    let touched =
+        watcher(nodes, watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
     let changes = changes(touched.filter_map(|node| {
         let node = node.inspect_err(|error| {
-            tracing::warn!(error = error as &dyn std::error::Error, "watch of nodes failed");
+            tracing::warn!(error = sentence(error), "watch of nodes failed");
         });
         future::ready(node.ok())
     }));

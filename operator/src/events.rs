@@ -11,6 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use roomcluster_crds::{Phase, RoomClusterStatus, names};
 
+use crate::error::sentence;
 use crate::ids::PodName;
 use crate::plan::{Blocked, Grounds, Step};
 
@@ -70,7 +71,9 @@ fn of_end(pod: &PodName, grounds: &Grounds) -> Notice {
         Grounds::Empty => (false, "it holds no rooms, by its own count and by the database".to_owned()),
         Grounds::NeverRan => (false, "no process of it has ever run".to_owned()),
         Grounds::NotRunning => (false, "its process has ended and nothing of it is leased".to_owned()),
-        Grounds::OnlyPod => (false, "it is the only pod, and holds no rooms by its own count and by the database".to_owned()),
+        Grounds::OnlyPod => {
+            (false, "it is the only pod, and holds no rooms by its own count and by the database".to_owned())
+        }
         Grounds::NoSuccessor { rooms } => {
             (false, format!("it is the last pod of a cluster scaled to zero, and releases its {rooms} rooms"))
         }
@@ -114,7 +117,8 @@ pub fn of_blocked(blocked: &Blocked) -> Notice {
         Some(pod) => format!("pod {pod} waits: {}", blocked.reason),
         None => format!("waits: {}", blocked.reason),
     };
-    notice(!blocked.reason.is_legitimate_wait(), blocked.reason.name(), "Wait", note).about(blocked.pod.as_ref())
+    notice(!blocked.reason.is_legitimate_wait(), blocked.reason.name(), "Wait", note)
+        .about(blocked.pod.as_ref())
 }
 
 /// Publishes notices.
@@ -140,7 +144,7 @@ impl Publisher {
         let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
         let event = self.event(notice, cluster, now);
         if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "event not published");
+            tracing::warn!(error = sentence(&error), "event not published");
         }
     }
 
@@ -154,7 +158,7 @@ impl Publisher {
         });
         Event {
             metadata: ObjectMeta {
-                generate_name: Some(format!("{}.", cluster.name.as_deref().unwrap_or(names::OPERATOR_NAME))),
+                generate_name: Some(format!("{}-", cluster.name.as_deref().unwrap_or(names::OPERATOR_NAME))),
                 namespace: cluster.namespace.clone(),
                 ..ObjectMeta::default()
             },

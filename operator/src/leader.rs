@@ -20,6 +20,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::error::sentence;
+
 use lease::{Next, Watch};
 
 /// After so long without a renewal others take over.
@@ -76,13 +78,6 @@ impl Claim {
             }
         }
     }
-
-    /// A claim that is always held, for an operator that runs alone, as in tests.
-    #[must_use]
-    pub fn sole() -> (watch::Sender<Option<Instant>>, Self) {
-        let (sender, valid_until) = watch::channel(Some(Instant::now() + Duration::from_secs(86_400)));
-        (sender, Self { valid_until })
-    }
 }
 
 /// Takes part in the election.
@@ -127,7 +122,7 @@ impl Election {
         loop {
             let round = async {
                 if let Err(error) = self.round(&mut watch).await {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "leader lease not renewed");
+                    tracing::warn!(error = sentence(&error), "leader lease not renewed");
                 }
                 sleep(RENEW_EVERY).await;
             };
@@ -138,7 +133,7 @@ impl Election {
             }
         }
         if let Err(error) = self.release().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "leader lease not released");
+            tracing::warn!(error = sentence(&error), "leader lease not released");
         }
     }
 
@@ -206,5 +201,39 @@ async fn request<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Resul
     match timeout(REQUEST_TIMEOUT, call).await {
         Ok(answer) => answer.map_err(LeaseError::Api),
         Err(_) => Err(LeaseError::TimedOut),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_not_renewed_expires_by_itself_before_others_may_take_the_lease() {
+        let (sender, valid_until) = watch::channel(None);
+        let claim = Claim { valid_until };
+        assert_eq!(claim.check(), Err(NotLeading), "nobody starts as the leader");
+        sender.send_replace(Some(Instant::now() + CLAIM_DURATION));
+        assert_eq!(claim.check(), Ok(()));
+        advance(CLAIM_DURATION).await;
+        assert_eq!(claim.check(), Err(NotLeading));
+        assert!(CLAIM_DURATION + REQUEST_TIMEOUT + RENEW_EVERY < LEASE_DURATION, "the margin");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn taking_the_claim_anew_is_told_and_renewing_it_is_not() {
+        let (sender, valid_until) = watch::channel(None);
+        let mut claim = Claim { valid_until };
+        let renew = || sender.send_replace(Some(Instant::now() + CLAIM_DURATION));
+        let told = async { timeout(Duration::from_secs(1), claim.acquired()).await };
+        let (told, _) = tokio::join!(told, async { renew() });
+        assert_eq!(told, Ok(Some(())));
+        let told = async { timeout(Duration::from_secs(1), claim.acquired()).await };
+        let (told, _) = tokio::join!(told, async { renew() });
+        assert!(told.is_err());
+        drop(sender);
+        assert_eq!(claim.acquired().await, None);
     }
 }

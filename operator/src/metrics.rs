@@ -91,7 +91,11 @@ impl OperatorMetrics {
             "Pods of a RoomCluster about which something is not done, by reason",
             metrics.blocked.clone(),
         );
-        registry.register("roomcluster_leader", "Whether this operator holds the leader claim", metrics.leader.clone());
+        registry.register(
+            "roomcluster_leader",
+            "Whether this operator holds the leader claim",
+            metrics.leader.clone(),
+        );
         metrics
     }
 

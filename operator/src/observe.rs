@@ -4,6 +4,7 @@
 //! creates twice or ends two. What cannot be read about one pod is unknown for that pod; only what concerns the
 //! whole cluster fails the reconcile.
 
+mod connections;
 mod hosts;
 mod node_api;
 mod pod;
@@ -21,17 +22,20 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use roomcluster_crds::names;
 
+use crate::error::sentence;
 use crate::ids::PodUid;
-use crate::plan::ObservedPod;
+use crate::plan::{Host, ObservedPod};
+
+use connections::Connections;
 
 pub use hosts::{Hosts, fingerprint};
 pub use node_api::{NodeApi, NodeApiError};
 pub use pod::trouble as pod_trouble;
 pub use scrape::{ScrapeError, Scraper};
 
-/// Nodes that are asked at the same time: a cluster of a thousand pods is read in some tens of round trips, and
-/// no more sockets than this are open.
-const NODES_ASKED_AT_ONCE: usize = 32;
+/// Nodes that are asked at the same time: a thousand of them are read in some tens of seconds even if none
+/// answers, and no more sockets than this are open.
+const NODES_ASKED_AT_ONCE: usize = 128;
 
 /// Why a cluster could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +53,8 @@ pub enum ObserveError {
 pub struct SeenPods {
     /// The pods.
     pub pods: Vec<ObservedPod>,
+    /// Pods with the cluster's labels that nobody controls.
+    pub orphans: Vec<ObservedPod>,
     /// Clients of those nodes that have an address.
     pub nodes: HashMap<PodUid, NodeApi>,
 }
@@ -59,6 +65,7 @@ pub struct Reader {
     client: Client,
     scraper: Scraper,
     hosts: Hosts,
+    connections: Connections,
 }
 
 /// Which cluster to read.
@@ -68,6 +75,8 @@ pub struct ClusterRef<'a> {
     pub namespace: &'a str,
     /// Its name.
     pub name: &'a str,
+    /// Its UID: pods of an earlier cluster of the same name are not its own.
+    pub uid: &'a str,
     /// The token of its node API.
     pub token: &'a str,
 }
@@ -76,7 +85,12 @@ impl Reader {
     /// Reads with this client, and what is known of hosts from there.
     #[must_use]
     pub fn new(client: Client, hosts: Hosts) -> Self {
-        Self { client, scraper: Scraper::default(), hosts }
+        Self { client, scraper: Scraper::default(), hosts, connections: Connections::default() }
+    }
+
+    /// Forgets a cluster that is gone.
+    pub fn forget(&self, cluster_uid: &str) {
+        self.connections.forget(cluster_uid);
     }
 
     /// Reads all pods of a cluster.
@@ -90,24 +104,24 @@ impl Reader {
         let (list, serving) = future::try_join(list, self.serving(cluster)).await?;
 
         let mut pods = Vec::with_capacity(list.items.len());
-        let mut nodes = HashMap::new();
-        for object in &list.items {
+        for object in list.items.iter().filter(|pod| controller(pod) == Some(cluster.uid)) {
             let host = self.hosts.host(pod::host_name(object), now);
             let uid = PodUid::new(object.metadata.uid.clone().unwrap_or_default());
             let Some(observed) = pod::observe(object, host, serving.contains(&uid), now) else { continue };
             let address = pod::address(object).filter(|_| observed.is_running());
-            if let Some(node) = address.and_then(|ip| NodeApi::new(ip, cluster.token).ok()) {
-                nodes.insert(uid, node);
-            }
             pods.push((observed, address));
         }
+        let addresses = pods.iter().filter_map(|(pod, address)| Some((pod.uid.clone(), (*address)?)));
+        let nodes = self.connections.of(cluster, addresses);
         let asked = pods.into_iter().map(|(observed, address)| {
             let node = nodes.get(&observed.uid).cloned();
             self.ask(observed, address, node)
         });
         let mut pods: Vec<_> = stream::iter(asked).buffered(NODES_ASKED_AT_ONCE).collect().await;
         witness::ask(&mut pods, &nodes).await;
-        Ok(SeenPods { pods, nodes })
+        let orphans = list.items.iter().filter(|pod| controller(pod).is_none());
+        let orphans = orphans.filter_map(|object| pod::observe(object, Host::Usable, false, now)).collect();
+        Ok(SeenPods { pods, orphans, nodes })
     }
 
     /// Asks one node for its state, and only then for its count: a count that is received after the node has
@@ -116,15 +130,23 @@ impl Reader {
         let (Some(ip), Some(node)) = (ip, node) else { return pod };
         match node.report().await {
             Ok(report) => pod.report = Some(report),
-            Err(error) => {
-                tracing::debug!(pod = %pod.name, error = &error as &dyn std::error::Error, "node did not answer");
+            Err(error) if error.is_unauthenticated() => {
+                tracing::warn!(pod = %pod.name, error = sentence(&error), "node refuses the token");
                 return pod;
             }
+            Err(error) => {
+                tracing::debug!(pod = %pod.name, error = sentence(&error), "node did not answer");
+                return pod;
+            }
+        }
+        if !pod.is_draining() {
+            // For the status the node's own report is enough; the count matters where a pod is to end.
+            return pod;
         }
         match self.scraper.rooms(ip).await {
             Ok(sample) => pod.sample = Some(sample),
             Err(error) => {
-                tracing::debug!(pod = %pod.name, error = &error as &dyn std::error::Error, "metrics did not answer");
+                tracing::debug!(pod = %pod.name, error = sentence(&error), "metrics did not answer");
             }
         }
         pod
@@ -139,4 +161,10 @@ impl Reader {
         let ready = endpoints.filter(|e| e.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true));
         Ok(ready.filter_map(|endpoint| endpoint.target_ref?.uid).map(PodUid::new).collect())
     }
+}
+
+/// UID of who controls the pod.
+fn controller(pod: &Pod) -> Option<&str> {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
 }

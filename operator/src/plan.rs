@@ -21,7 +21,7 @@ mod standing;
 mod step;
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -31,13 +31,13 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
+pub use begin::trouble_of;
 pub use observed::{
-    BlockedRooms, Gate, Host, NodeReport, Observed, ObservedPod, Order, PendingReason, PendingRevision, Readiness,
-    RoomContainer, RoomSample, Trouble, Witness, WitnessAnswer,
+    BlockedRooms, Gate, Host, NodeReport, Observed, ObservedPod, Order, PendingReason, PendingRevision,
+    Readiness, RoomContainer, RoomSample, Trouble, Witness, WitnessAnswer,
 };
 pub use policy::{Policy, UpgradeMode};
 pub use standing::{Standing, is_of, standing};
-pub use begin::trouble_of;
 pub use step::{Blocked, BlockedReason, Grounds, NodeOrder, Plan, PodRef, Step};
 
 use end::{Surroundings, may_end};
@@ -109,7 +109,9 @@ fn surroundings(pod: &ObservedPod, observed: &Observed, policy: &Policy) -> Surr
 
 fn pending(observed: &Observed) -> Option<Blocked> {
     let reason = match &observed.pending.as_ref()?.why {
-        PendingReason::TemplateInvalid { message } => BlockedReason::TemplateInvalid { message: message.clone() },
+        PendingReason::TemplateInvalid { message } => {
+            BlockedReason::TemplateInvalid { message: message.clone() }
+        }
         PendingReason::MigrationRunning { job, trouble } => {
             BlockedReason::MigrationRunning { job: job.clone(), trouble: trouble.clone() }
         }

@@ -166,6 +166,50 @@ fn current(cluster: &RoomCluster, pods: &[ObservedPod], target: Option<&Revision
         for pod in serving.filter(|pod| Some(&pod.revision) != target) {
             *counts.entry(&pod.revision).or_default() += 1;
         }
-        counts.into_iter().max_by_key(|(revision, count)| (*count, *revision)).map(|(revision, _)| revision.clone())
+        counts
+            .into_iter()
+            .max_by_key(|(revision, count)| (*count, *revision))
+            .map(|(revision, _)| revision.clone())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use roomcluster_crds::RoomClusterStatus;
+    use serde_json::json;
+
+    use super::*;
+    use crate::plan::fixture::{rev, serving, unpullable};
+
+    fn cluster(current: Option<&str>) -> RoomCluster {
+        let mut cluster: RoomCluster = serde_json::from_value(json!({
+            "apiVersion": "roomcluster.dev/v1alpha1", "kind": "RoomCluster", "metadata": { "name": "lounge" },
+            "spec": {
+                "template": { "spec": { "containers": [] } },
+                "database": { "urlSecretRef": { "name": "d", "key": "url" } },
+                "redis": { "urlSecretRef": { "name": "r", "key": "url" } },
+            },
+        }))
+        .unwrap();
+        let current_revision = current.map(ToOwned::to_owned);
+        cluster.status = Some(RoomClusterStatus { current_revision, ..RoomClusterStatus::default() });
+        cluster
+    }
+
+    #[test]
+    fn a_lost_status_is_made_good_by_what_most_pods_serve() {
+        let pods =
+            [serving("a", "v1", 0), serving("b", "v1", 0), serving("c", "v2", 0), unpullable("n", "v3")];
+        assert_eq!(
+            current(&cluster(Some("v0")), &pods, Some(&rev("v3"))),
+            Some(rev("v0")),
+            "what is recorded counts"
+        );
+        assert_eq!(current(&cluster(None), &pods, Some(&rev("v3"))), Some(rev("v1")));
+        assert_eq!(
+            current(&cluster(None), &pods[..2], Some(&rev("v1"))),
+            None,
+            "a first roll has nothing before it"
+        );
+    }
 }

@@ -109,11 +109,19 @@ pub async fn start(process: Process, args: Args) -> Result<Shutdown, BoxError> {
 
     let (store, writer) = reflector::store();
     let hosts = Hosts::new(Some(store));
-    let reconciler =
-        Arc::new(Reconciler::new(client.clone(), claim, process.clock.clone(), metrics, hosts, &args.pod_name));
+    let reconciler = Arc::new(Reconciler::new(
+        client.clone(),
+        claim,
+        process.clock.clone(),
+        metrics,
+        hosts,
+        &args.pod_name,
+    ));
     let controllers = process.tasks.group();
     let namespace = args.namespace();
-    controllers.spawn_essential("controller", move |stop| controller::run(client, namespace, reconciler, writer, stop));
+    controllers.spawn_essential("controller", move |stop| {
+        controller::run(client, namespace, reconciler, writer, stop)
+    });
 
     let all = process.tasks.clone();
     // The claim goes last of what matters: whoever takes it may write, so nothing of ours may be under way.
@@ -122,7 +130,9 @@ pub async fn start(process: Process, args: Args) -> Result<Shutdown, BoxError> {
         .phase("controller", CONTROLLER_BUDGET, move |budget| async move {
             controllers.stop_and_join(budget.deadline).await
         })
-        .phase("election", ELECTION_BUDGET, move |budget| async move { elections.stop_and_join(budget.deadline).await })
+        .phase("election", ELECTION_BUDGET, move |budget| async move {
+            elections.stop_and_join(budget.deadline).await
+        })
         .phase("tasks", TASKS_BUDGET, move |budget| async move { all.stop_and_join(budget.deadline).await }))
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use roomcluster_crds::{RoomCluster, RoomClusterStatus, names};
 use roomcluster_lifecycle::SharedClock;
 use serde_json::json;
@@ -27,6 +27,11 @@ use crate::prepare::{PrepareError, Preparer, Surrounding};
 use crate::status::{self, Facts};
 
 use memory::Memory;
+
+/// How soon a cluster is planned whose pods were just adopted.
+const AFTER_ADOPTION: Duration = Duration::from_millis(500);
+/// How often an operator that does not lead looks whether it does.
+const STANDBY_RECHECK: Duration = Duration::from_secs(5);
 
 /// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +137,8 @@ impl Reconciler {
     /// When Kubernetes could not be read or written; what was done until then stands.
     pub async fn reconcile(&self, cached: &RoomCluster) -> Result<Action, ReconcileError> {
         if !self.claim.is_held() {
-            return Ok(Action::await_change());
+            // A claim may also be lost and regained without a change that anybody would notice.
+            return Ok(Action::requeue(STANDBY_RECHECK));
         }
         let namespace = cached.namespace().ok_or(OwnerError::NoNamespace)?;
         let api = Api::<RoomCluster>::namespaced(self.client.clone(), &namespace);
@@ -153,8 +159,14 @@ impl Reconciler {
         let owner = Owner::of(cluster)?;
         let token = self.preparer.surround(&owner, &self.surrounding).await?;
         let now = self.now();
-        let target = ClusterRef { namespace: owner.namespace(), name: owner.name(), token: &token };
-        let seen = self.reader.pods(target, now).await?;
+        let uid = cluster.uid().unwrap_or_default();
+        let subject =
+            ClusterRef { namespace: owner.namespace(), name: owner.name(), uid: &uid, token: &token };
+        let seen = self.reader.pods(subject, now).await?;
+        if self.adopt(cluster, &owner, &seen.orphans).await {
+            // Planned without them, replacements would be created for pods that are there.
+            return Ok(Action::requeue(AFTER_ADOPTION));
+        }
         let revisions = self.preparer.revisions(cluster, &owner, &seen.pods).await?;
 
         let generation = cluster.metadata.generation.unwrap_or_default();
@@ -185,6 +197,20 @@ impl Reconciler {
         Ok(Action::requeue(plan.requeue_after))
     }
 
+    /// Takes over pods that nobody controls; says whether there were any.
+    async fn adopt(&self, cluster: &RoomCluster, owner: &Owner, orphans: &[ObservedPod]) -> bool {
+        let Some(reference) = cluster.controller_owner_ref(&()) else { return false };
+        let orphans = orphans.iter().filter(|pod| !pod.is_terminating());
+        let mut any = false;
+        for orphan in orphans {
+            any = true;
+            if let Err(error) = self.actor.adopt(owner.namespace(), &orphan.into(), &reference).await {
+                tracing::warn!(cluster = owner.name(), pod = %orphan.name, error = sentence(&error), "pod not adopted");
+            }
+        }
+        any
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::from_millisecond(self.clock.now_ms()).unwrap_or(Timestamp::UNIX_EPOCH)
     }
@@ -192,6 +218,7 @@ impl Reconciler {
     fn forget(&self, cluster: &RoomCluster) {
         let namespace = cluster.namespace().unwrap_or_default();
         self.surrounding.forget(&namespace, &cluster.name_any());
+        self.reader.forget(&cluster.uid().unwrap_or_default());
         self.memory.forget(&key(cluster), &self.metrics);
     }
 
@@ -212,9 +239,9 @@ impl Reconciler {
                 ActError::Outdated | ActError::NotLeading(_) => {
                     tracing::debug!(cluster = owner.name(), ?step, "step left to the next plan");
                 }
-                error => tracing::warn!(
-                    cluster = owner.name(), ?step, error = &error as &dyn std::error::Error, "step failed"
-                ),
+                error => {
+                    tracing::warn!(cluster = owner.name(), ?step, error = sentence(&error), "step failed")
+                }
             }
         }
         (done, refused)
@@ -242,7 +269,12 @@ impl Reconciler {
     }
 
     /// Writes the status if it has changed, and tells what is new.
-    async fn report(&self, cluster: &RoomCluster, owner: &Owner, facts: &Facts<'_>) -> Result<(), ReconcileError> {
+    async fn report(
+        &self,
+        cluster: &RoomCluster,
+        owner: &Owner,
+        facts: &Facts<'_>,
+    ) -> Result<(), ReconcileError> {
         let before = cluster.status.clone().unwrap_or_default();
         let after = status::status(facts, &before);
         if after != before {

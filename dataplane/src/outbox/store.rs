@@ -19,6 +19,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::RngExt;
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::ConnectOptions;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 
 use super::event::{EventPosition, OutboxEvent};
 use crate::store::StoreError;
@@ -185,6 +189,50 @@ pub trait OutboxStore: Send + Sync {
     async fn close(&self);
 }
 
+/// Why an outbox was not opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the database URL is not valid for an outbox: {problem}")]
+pub struct InvalidUrl {
+    /// What is wrong with it, without its text.
+    pub problem: &'static str,
+}
+
+/// The outbox in the database that the URL names: `mysql://`, `mariadb://` or `sqlite:` with a file.
+///
+/// Connects when first used; `timeout` bounds each connect and each call. Needs a Tokio runtime.
+pub fn open(url: &SecretString, timeout: Duration) -> Result<Arc<dyn OutboxStore>, InvalidUrl> {
+    let invalid = |problem| InvalidUrl { problem };
+    let text = url.expose_secret();
+    match text.split(':').next() {
+        Some("mysql" | "mariadb") => {
+            let options: MySqlConnectOptions =
+                text.parse().map_err(|_| invalid("user, host, port or a parameter cannot be read"))?;
+            if options.get_database().is_none_or(str::is_empty) {
+                return Err(invalid("it names no database"));
+            }
+            Ok(Arc::new(mysql::MySqlOutboxStore::new(options.disable_statement_logging(), timeout)))
+        }
+        Some("sqlite") if text.contains("memory") => {
+            Err(invalid("a database in memory belongs to one connection; use a file"))
+        }
+        Some("sqlite") => {
+            let options: SqliteConnectOptions =
+                text.parse().map_err(|_| invalid("the path or a parameter cannot be read"))?;
+            let options = options
+                .journal_mode(SqliteJournalMode::Wal)
+                .synchronous(SqliteSynchronous::Full)
+                .busy_timeout(timeout)
+                .disable_statement_logging();
+            let pool = SqlitePoolOptions::new().max_connections(SQLITE_CONNECTIONS).acquire_timeout(timeout);
+            Ok(Arc::new(sqlite::SqliteOutboxStore::new(pool.connect_lazy_with(options))))
+        }
+        _ => Err(invalid("its scheme is not mysql, mariadb or sqlite")),
+    }
+}
+
+/// One writes, the other reads.
+const SQLITE_CONNECTIONS: u32 = 2;
+
 /// Cuts an error's text to what the schema holds, at a character's end.
 pub(crate) fn cut_error(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_LAST_ERROR_BYTES)]
@@ -197,4 +245,36 @@ const MAX_EVENTS_PER_ROOM: u32 = 256;
 pub(crate) fn share_of_events(events: u32, rooms: usize) -> u32 {
     let rooms = u32::try_from(rooms.max(1)).unwrap_or(u32::MAX);
     (events / rooms).clamp(1, MAX_EVENTS_PER_ROOM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_url_is_refused_without_showing_its_secret() {
+        for url in ["postgres://u:hunter2@h/db", "mysql://u:hunter2@h", "hunter2", "sqlite::memory:"] {
+            let refused = open(&SecretString::from(url), Duration::from_secs(1)).err().expect("refused");
+            assert!(!format!("{refused} {refused:?}").contains("hunter2"), "{refused:?}");
+        }
+        for url in ["mysql://u:p@h/db", "mariadb://u@h:1/db", "sqlite:///a/file.db"] {
+            assert!(open(&SecretString::from(url), Duration::from_secs(1)).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_cut_at_a_characters_end() {
+        let long = "ä".repeat(MAX_LAST_ERROR_BYTES);
+        assert_eq!(cut_error(&long).len(), MAX_LAST_ERROR_BYTES);
+        assert_eq!(cut_error(&format!("a{long}")).len(), MAX_LAST_ERROR_BYTES - 1);
+        assert_eq!(cut_error("short"), "short");
+    }
+
+    #[test]
+    fn events_are_shared_evenly_and_never_without_one() {
+        let shares = [(1_024, 64, 16), (1_024, 1, 256), (10, 64, 1), (0, 0, 1)];
+        for (events, rooms, share) in shares {
+            assert_eq!(share_of_events(events, rooms), share);
+        }
+    }
 }

@@ -21,7 +21,8 @@ pub struct Standing {
 }
 
 impl Standing {
-    fn on_target(&self) -> bool {
+    /// Whether a room that stays on this node is where it should be.
+    pub fn on_target(&self) -> bool {
         self.target_revision.is_empty() || self.revision == self.target_revision
     }
 }

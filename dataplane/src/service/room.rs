@@ -171,9 +171,11 @@ pub struct Stores {
 
 /// Starts the process and returns the plan of its end.
 pub async fn start(process: Process, args: RoomArgs) -> Result<Shutdown, BoxError> {
-    let rooms = open_when_reachable(&args.database_url).await?;
+    // Before anything is waited for: a flag that is wrong is told at once.
+    args.node()?;
     let leases = RedisLeases::open(&args.redis_url, RedisOptions::default())
         .map_err(|error| ConfigError::new("--redis-url", error.to_string()))?;
+    let rooms = open_when_reachable(&args.database_url).await?;
     let stores = Stores { rooms, leases: Arc::new(leases) };
     start_with(process, args, stores).await
 }

@@ -21,6 +21,8 @@ static SQLITE_MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../migration
 
 /// How long one run of [`migrate`] waits for another.
 const MIGRATE_LOCK_WAIT_SECONDS: u32 = 300;
+/// Longest wait for the connection that migrates.
+const MIGRATE_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often SQLite's migration is tried while another process migrates the same file.
 const SQLITE_MIGRATE_TRIES: u32 = 20;
 
@@ -186,7 +188,9 @@ pub async fn migrate(url: &SecretString) -> Result<(), ConnectError> {
 }
 
 async fn migrate_mysql(options: &MySqlConnectOptions) -> Result<(), ConnectError> {
-    let mut conn = options.connect().await.map_err(ConnectError::Connect)?;
+    let timed_out = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+    let connected = tokio::time::timeout(MIGRATE_CONNECT_TIMEOUT, options.connect()).await;
+    let mut conn = connected.map_err(timed_out).flatten().map_err(ConnectError::Connect)?;
     let locked: Option<i64> =
         sqlx::query_scalar("SELECT GET_LOCK(CONCAT('roomcluster/', MD5(DATABASE())), ?)")
             .bind(MIGRATE_LOCK_WAIT_SECONDS)

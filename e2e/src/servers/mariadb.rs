@@ -35,9 +35,12 @@ impl MariaDb {
     pub async fn start_with(options: &[&str]) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("mariadb-").tempdir()?.keep();
         let data = format!("--datadir={}/data", dir.display());
+        // Servers that share a directory for temporary files remove each other's.
+        std::fs::create_dir(dir.join("tmp"))?;
+        let temporary = format!("--tmpdir={}/tmp", dir.display());
         let installed = Command::new("mariadb-install-db")
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .args([data.as_str(), "--user=root", "--skip-name-resolve"])
+            .args([data.as_str(), temporary.as_str(), "--user=root", "--skip-name-resolve"])
             .output()
             .context("cannot run mariadb-install-db; is the package mariadb-server installed?")?;
         anyhow::ensure!(
@@ -46,7 +49,7 @@ impl MariaDb {
             String::from_utf8_lossy(&installed.stderr)
         );
         let port = free_port()?;
-        let mut command = vec!["mariadbd".to_owned(), "--no-defaults".to_owned(), data];
+        let mut command = vec!["mariadbd".to_owned(), "--no-defaults".to_owned(), data, temporary];
         command.extend([
             format!("--socket={}/socket", dir.display()),
             format!("--port={port}"),

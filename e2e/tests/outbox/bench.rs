@@ -24,6 +24,7 @@ pub(crate) const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)";
 /// A database of its own on a server that the tests share, or on a private one.
 pub(crate) struct Db {
     private: Option<MariaDb>,
+    pub(crate) url: String,
     options: MySqlConnectOptions,
 }
 
@@ -41,7 +42,7 @@ impl Db {
     }
 
     async fn migrated(private: Option<MariaDb>, url: &str) -> Self {
-        let db = Self { private, options: url.parse().unwrap() };
+        let db = Self { private, url: url.to_owned(), options: url.parse().unwrap() };
         sqlx::migrate!("../migrations/mysql").run(&db.pool().await).await.unwrap();
         db
     }

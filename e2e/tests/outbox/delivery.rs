@@ -4,10 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use dataplane::logic::EncodedEvent;
 use dataplane::outbox::sink::Stop;
 use dataplane::outbox::sink::memory::MemorySink;
-use dataplane::types::RoomKey;
+use dataplane::store::connect::{StoreOptions, open};
+use dataplane::store::{CommitOutcome, NewLogRow, RoomCommit, Take, TakeExpectation, TakeOutcome};
+use dataplane::types::{Claim, CommandId, Incarnation, LeaseToken, NodeId, NodeRef, RoomKey, Seq};
 use e2e::servers::Redis;
+use secrecy::SecretString;
 
 use crate::bench::{
     Db, assert_first_arrivals_in_order, commit, config, count, insert, insert_event, left, redis_sink, run,
@@ -190,4 +195,46 @@ async fn a_room_that_fell_out_of_the_claims_is_put_back() {
     let idle = "SELECT COUNT(*) FROM outbox_room WHERE due_ms IS NULL AND pending = 0";
     until("the counts are right", || async { count(&pool, idle).await == 3 }).await;
     worker.stop().await;
+}
+
+/// The producers and the worker agree about the tables and the envelope.
+#[tokio::test]
+async fn what_the_room_store_commits_goes_out() {
+    let (db, redis) = (Db::start().await, Redis::start().await.unwrap());
+    let pool = db.pool().await;
+    let rooms = open(&SecretString::from(db.url.clone()), StoreOptions::default()).await.unwrap();
+    let mut session = rooms.open_session().await.unwrap();
+    let mut batch = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        let room = RoomKey::new("app", name).unwrap();
+        let node_id = NodeId::new("node").unwrap();
+        let node = NodeRef { node_id, incarnation: Incarnation([1; 16]), address: "127.0.0.1:1".to_owned() };
+        let (expect, token) = (TakeExpectation::Absent, LeaseToken([2; 16]));
+        let taken = rooms.take(&Take { room: room.clone(), expect, node, token, now_ms: 1 }).await.unwrap();
+        let TakeOutcome::Taken(claim) = taken else { panic!("the room is not ours: {taken:?}") };
+        batch.push(room_commit(room, claim));
+    }
+    let outcomes = session.commit(&batch).await.unwrap();
+    assert!(outcomes.iter().all(|outcome| *outcome == CommitOutcome::Committed), "{outcomes:?}");
+    let worker = run(store(&db), redis_sink(&redis), config("a"));
+    until("all is out", || async { left(&pool).await == 0 }).await;
+    let ids = stream(&redis, "app").await;
+    assert_eq!((ids.len(), assert_first_arrivals_in_order(&ids)), (25, 25));
+    let counted = "SELECT CAST(SUM(pending) AS SIGNED) FROM outbox_room WHERE due_ms IS NULL";
+    until("nothing is counted", || async { count(&pool, counted).await == 0 }).await;
+    worker.stop().await;
+}
+
+/// Three commands with five events in all.
+fn room_commit(room: RoomKey, claim: Claim) -> RoomCommit {
+    let row = |(seq, events): (u64, usize)| NewLogRow {
+        seq: Seq(seq),
+        command_id: CommandId::new(&format!("command{seq}")).unwrap(),
+        command_hash: [0; 32],
+        result: Bytes::new(),
+        events: vec![EncodedEvent { event_type: "Tested", payload: Bytes::from_static(b"event") }; events],
+        committed_at_ms: 1,
+    };
+    let rows = [(1, 2), (2, 0), (3, 3)].map(row).to_vec();
+    RoomCommit { room, claim, rows, state_hash: [0; 32], phase: None, unseen: Vec::new() }
 }

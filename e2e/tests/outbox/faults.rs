@@ -203,3 +203,52 @@ async fn a_worker_goes_on_after_its_database_was_restarted() {
     assert_eq!(assert_first_arrivals_in_order(&stream(&redis, "app").await), 2);
     assert!(worker.stop().await.complete);
 }
+
+/// S23: a server that stops answering, and comes back with what was sent to it.
+#[tokio::test]
+async fn while_redis_hangs_outcomes_are_unknown_and_nothing_is_lost_or_overtaken() {
+    let (db, mut redis) = (Db::start().await, Redis::start().await.unwrap());
+    let pool = db.pool().await;
+    let worker = run(store(&db), redis_sink(&redis), config("a"));
+    commit(&pool, "app", "room", 1, 2).await;
+    until("the first are out", || async { left(&pool).await == 0 }).await;
+    redis.pause().unwrap();
+    for seq in 2..=6 {
+        commit(&pool, "app", "room", seq, 2).await;
+    }
+    let retried =
+        "SELECT COUNT(*) FROM room_outbox WHERE state IN ('retryable', 'delivering') AND attempts >= 2";
+    until("it was tried twice", || async { count(&pool, retried).await >= 2 }).await;
+    redis.resume().unwrap();
+    until("all is recorded", || async { left(&pool).await == 0 }).await;
+    assert_eq!(assert_first_arrivals_in_order(&stream(&redis, "app").await), 12);
+    assert_eq!(worker.metrics.failed_total("app"), 0);
+    worker.stop().await;
+}
+
+/// S14, C99: a worker gives up sending before its lease is another's, and says so in time.
+#[tokio::test]
+async fn a_sink_that_hangs_costs_no_worker_its_lease() {
+    struct Hanging;
+    #[async_trait]
+    impl Sink for Hanging {
+        fn name(&self) -> &'static str {
+            "hanging"
+        }
+
+        async fn deliver(&self, _: &[OutboxEvent]) -> Delivery {
+            std::future::pending().await
+        }
+    }
+    let db = Db::start().await;
+    let pool = db.pool().await;
+    commit(&pool, "app", "room", 1, 1).await;
+    let mut patient = config("a");
+    patient.sink_timeout = Duration::from_secs(3_600);
+    let worker = run(store(&db), Arc::new(Hanging), patient);
+    let tries = "SELECT CAST(attempts AS SIGNED) FROM room_outbox";
+    until("it was tried twice", || async { count(&pool, tries).await >= 2 }).await;
+    assert_eq!(count(&pool, "SELECT CAST(lost_claims AS SIGNED) FROM outbox_room").await, 0);
+    assert_eq!(worker.metrics.fenced_total(), 0);
+    worker.kill().await;
+}

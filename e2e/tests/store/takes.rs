@@ -127,7 +127,9 @@ async fn a_take_gets_past_an_owner_that_never_stops_committing() {
     let owner = async {
         let mut session = store.open_session().await.unwrap();
         let mut seq = 1;
+        let limit = Instant::now() + 5 * BOUND;
         loop {
+            assert!(Instant::now() < limit, "nobody took the room");
             match session.commit(&[commit(&room, old, seq, seq + 15)]).await.unwrap().remove(0) {
                 CommitOutcome::Committed => seq += 16,
                 CommitOutcome::Locked => {}

@@ -6,7 +6,12 @@ use super::{ActError, Actor, Means};
 
 impl Actor {
     /// Calls the node; a pod without an address has none to call.
-    pub(super) async fn call(&self, pod: &PodRef, order: &NodeOrder, means: Means<'_>) -> Result<(), ActError> {
+    pub(super) async fn call(
+        &self,
+        pod: &PodRef,
+        order: &NodeOrder,
+        means: Means<'_>,
+    ) -> Result<(), ActError> {
         let Some(node) = means.nodes.get(&pod.uid) else { return Err(ActError::Outdated) };
         let report = node.set_order(&pod.uid, order).await?;
         tracing::debug!(pod = %pod.name, epoch = %report.epoch, accepting = report.accepting, "node took its order");

@@ -1,7 +1,7 @@
 //! Writes to pods. Each names the UID that it means, and where it takes something away, the version too.
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use roomcluster_crds::names;
@@ -28,6 +28,24 @@ impl Actor {
         Ok(())
     }
 
+    /// Takes over a pod that nobody controls, as one that an earlier cluster of this name has left.
+    ///
+    /// # Errors
+    /// When the leader claim is lost, or Kubernetes refuses.
+    pub async fn adopt(&self, namespace: &str, pod: &PodRef, owner: &OwnerReference) -> Result<(), ActError> {
+        self.claim.check()?;
+        let patch = json!({ "metadata": {
+            "uid": pod.uid.as_str(),
+            "resourceVersion": pod.resource_version,
+            "ownerReferences": [owner],
+        }});
+        let api = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let patched = api.patch(pod.name.as_str(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+        patched.map_err(ActError::kube("adopt the pod"))?;
+        tracing::info!(namespace, cluster = owner.name, pod = %pod.name, "pod adopted");
+        Ok(())
+    }
+
     /// Reads the pod anew and makes sure that it is the object that the plan was made for.
     pub(super) async fn same(&self, pod: &PodRef, means: Means<'_>) -> Result<(), ActError> {
         let live = self.pods(means).get(pod.name.as_str()).await.map_err(ActError::kube("read the pod"))?;
@@ -49,7 +67,8 @@ impl Actor {
             "resourceVersion": pod.resource_version,
             "annotations": { (names::DRAIN_ANNOTATION): annotation },
         }});
-        let params = PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
+        let params =
+            PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
         let patched = self.pods(means).patch(pod.name.as_str(), &params, &Patch::Merge(patch)).await;
         patched.map_err(ActError::kube("write the drain order on the pod"))?;
         tracing::info!(
@@ -70,14 +89,21 @@ impl Actor {
                 "lastTransitionTime": Time(means.now),
             }]},
         });
-        let params = PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
-        let patched = self.pods(means).patch_status(pod.name.as_str(), &params, &Patch::Strategic(patch)).await;
+        let params =
+            PatchParams { field_manager: Some(names::OPERATOR_NAME.to_owned()), ..PatchParams::default() };
+        let patched =
+            self.pods(means).patch_status(pod.name.as_str(), &params, &Patch::Strategic(patch)).await;
         patched.map_err(ActError::kube("write the readiness gate"))?;
         tracing::info!(cluster = means.owner.name(), pod = %pod.name, open, "readiness gate set");
         Ok(())
     }
 
-    pub(super) async fn end_pod(&self, pod: &PodRef, grounds: &Grounds, means: Means<'_>) -> Result<(), ActError> {
+    pub(super) async fn end_pod(
+        &self,
+        pod: &PodRef,
+        grounds: &Grounds,
+        means: Means<'_>,
+    ) -> Result<(), ActError> {
         // Also a pod that is cut by the policy's word gets its full grace: its own end is bounded, and it
         // flushes and releases what it still can.
         let params = DeleteParams {

@@ -37,10 +37,15 @@ impl Watch {
         }
         let version = lease.metadata.resource_version.clone().unwrap_or_default();
         let duration_secs = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
-        let duration = Duration::from_secs(u64::try_from(duration_secs).unwrap_or(0)).max(super::LEASE_DURATION);
+        let duration =
+            Duration::from_secs(u64::try_from(duration_secs).unwrap_or(0)).max(super::LEASE_DURATION);
         match &self.seen {
             Some((seen, since)) if *seen == version => {
-                if now.duration_since(*since) >= duration { Next::TakeOrRenew } else { Next::Wait }
+                if now.duration_since(*since) >= duration {
+                    Next::TakeOrRenew
+                } else {
+                    Next::Wait
+                }
             }
             Some(_) | None => {
                 self.seen = Some((version, now));

@@ -1,7 +1,7 @@
 //! What is known of the Kubernetes nodes under the pods.
 //!
-//! Read from a watch. A node that the watch does not know counts as usable, except that it is lost when the
-//! watch is complete and the node is gone.
+//! Read from a watch. A node that the watch does not know counts as usable: the watch may lag behind the pods,
+//! and pods of a node that is gone are cleared away by Kubernetes itself.
 
 use std::time::Duration;
 
@@ -41,15 +41,16 @@ impl Hosts {
             // Where most nodes are silent it is the control plane that is cut off, not they.
             Some(Host::Lost) if lost * 2 > nodes.len() => Host::Usable,
             Some(host) => host,
-            // A node is in the watch before a pod runs on it; an empty watch has not begun.
-            None if nodes.is_empty() => Host::Usable,
-            None => Host::Lost,
+            None => Host::Usable,
         }
     }
 }
 
 fn host_of(node: &Node, now: Timestamp) -> Host {
-    let ready = node.status.as_ref().and_then(|status| status.conditions.as_ref()?.iter().find(|c| c.type_ == "Ready"));
+    let ready = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref()?.iter().find(|c| c.type_ == "Ready"));
     let silent_since = ready.filter(|c| c.status != "True").and_then(|c| c.last_transition_time.as_ref());
     let lost = silent_since.is_some_and(|since| {
         now.duration_since(since.0) > SignedDuration::try_from(LOST_AFTER).unwrap_or(SignedDuration::MAX)

@@ -19,6 +19,10 @@ use crate::plan::{BlockedRooms, NodeOrder, NodeReport, Order, WitnessAnswer};
 
 /// Connecting to a pod of the same cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How soon after a call a kept connection is probed: one that leads nowhere must not fail the next call too.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
+/// A probe that is not answered in this time ends the connection.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// One call, connection included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The count of another node's rooms asks the database.
@@ -67,6 +71,8 @@ impl NodeApi {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(NodeApiError::BuildEndpoint)?
             .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .tcp_nodelay(true);
         let mut authorization =
             HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| NodeApiError::Token)?;
@@ -94,7 +100,11 @@ impl NodeApi {
             pod_uid: uid.as_str().to_owned(),
             drain_epoch: order.epoch.get(),
             order: order_to_wire(order.order).into(),
-            target_revision: order.target.as_ref().map(|target| target.as_str().to_owned()).unwrap_or_default(),
+            target_revision: order
+                .target
+                .as_ref()
+                .map(|target| target.as_str().to_owned())
+                .unwrap_or_default(),
             target_generation: order.target_generation,
         };
         Ok(report_of(within(CALL_TIMEOUT, client.set_order(self.request(request)?)).await?))

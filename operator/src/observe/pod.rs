@@ -83,7 +83,8 @@ fn room_container(pod: &Pod) -> RoomContainer {
         || state.is_some_and(|state| state.terminated.is_some())
         || status.last_state.as_ref().is_some_and(|last| last.terminated.is_some() || last.running.is_some());
     if has_run {
-        let waiting = state.and_then(|state| state.waiting.as_ref()).and_then(|waiting| waiting.reason.as_deref());
+        let waiting =
+            state.and_then(|state| state.waiting.as_ref()).and_then(|waiting| waiting.reason.as_deref());
         RoomContainer::Down { backing_off: waiting.is_some_and(|reason| reason != "ContainerCreating") }
     } else {
         RoomContainer::NeverStarted
@@ -96,7 +97,11 @@ pub fn trouble(pod: &Pod) -> Option<Trouble> {
     let status = pod.status.as_ref()?;
     let containers = status.container_statuses.iter().flatten();
     let init = status.init_container_statuses.iter().flatten();
-    containers.chain(init).find_map(container_trouble).or_else(|| unschedulable(pod)).or_else(|| whole_pod(pod))
+    containers
+        .chain(init)
+        .find_map(container_trouble)
+        .or_else(|| unschedulable(pod))
+        .or_else(|| whole_pod(pod))
 }
 
 fn container_trouble(status: &ContainerStatus) -> Option<Trouble> {
@@ -157,9 +162,12 @@ metadata:
     #[test]
     fn the_room_container_tells_whether_a_process_runs_has_run_or_never_did() {
         let status = |state: &str| {
-            read(&format!("{META}status:\n  containerStatuses:\n  - {{name: outbox, image: i, imageID: x, ready: true, restartCount: 0, state: {{running: {{}}}}}}\n  - {{name: room, image: i, imageID: x, ready: false, {state}}}\n"))
+            read(&format!(
+                "{META}status:\n  containerStatuses:\n  - {{name: outbox, image: i, imageID: x, ready: true, restartCount: 0, state: {{running: {{}}}}}}\n  - {{name: room, image: i, imageID: x, ready: false, {state}}}\n"
+            ))
         };
-        let pull = status("restartCount: 0, state: {waiting: {reason: ImagePullBackOff, message: no such image}}");
+        let pull =
+            status("restartCount: 0, state: {waiting: {reason: ImagePullBackOff, message: no such image}}");
         assert_eq!(pull.container, RoomContainer::NeverStarted);
         assert_eq!(pull.trouble.unwrap().reason, "ImagePullBackOff");
         let up = status("restartCount: 1, state: {running: {}}");
@@ -175,7 +183,9 @@ metadata:
 
     #[test]
     fn a_pod_that_cannot_be_scheduled_says_why() {
-        let pod = read(&format!("{META}status:\n  conditions:\n  - {{type: PodScheduled, status: 'False', reason: Unschedulable, message: 0/3 nodes are available}}\n"));
+        let pod = read(&format!(
+            "{META}status:\n  conditions:\n  - {{type: PodScheduled, status: 'False', reason: Unschedulable, message: 0/3 nodes are available}}\n"
+        ));
         assert_eq!(pod.trouble.unwrap().message, "0/3 nodes are available");
     }
 }

@@ -107,7 +107,9 @@ fn parse(text: &str) -> Result<RoomSample, ScrapeError> {
 }
 
 fn sample_of(sample: &prometheus_parse::Sample) -> Option<RoomSample> {
-    let (Value::Gauge(rooms) | Value::Untyped(rooms) | Value::Counter(rooms)) = sample.value else { return None };
+    let (Value::Gauge(rooms) | Value::Untyped(rooms) | Value::Counter(rooms)) = sample.value else {
+        return None;
+    };
     let label = |name| sample.labels.get(name).filter(|value| !value.is_empty());
     Some(RoomSample {
         uid: PodUid::new(label("pod_uid")?),

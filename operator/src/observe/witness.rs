@@ -54,7 +54,9 @@ fn candidates(
         .filter_map(|other| Some((other.own_report()?.accepting, other)))
         .collect();
     others.sort_by_key(|(accepting, _)| !accepting);
-    let known = others.into_iter().filter_map(|(_, other)| Some((other.name.clone(), nodes.get(&other.uid)?.clone())));
+    let known = others
+        .into_iter()
+        .filter_map(|(_, other)| Some((other.name.clone(), nodes.get(&other.uid)?.clone())));
     known.take(MAX_WITNESSES).collect()
 }
 
@@ -70,7 +72,9 @@ async fn question(about: &PodName, others: Vec<(PodName, NodeApi)>, someone_runs
     for (name, node) in others {
         witness = match node.rooms_owned_by(about).await {
             Ok(answer) if answer.by == name => return Witness::Answer(answer),
-            Ok(answer) => Witness::Silent { message: format!("{} answered at the address of {name}", answer.by) },
+            Ok(answer) => {
+                Witness::Silent { message: format!("{} answered at the address of {name}", answer.by) }
+            }
             Err(error) => Witness::Silent { message: format!("{name}: {error}") },
         };
     }

@@ -135,7 +135,13 @@ fn room_budget(pod: &ObservedPod, roster: &Roster<'_>, policy: &Policy) -> Resul
         return Ok(());
     }
     let moving: Option<u64> = moving.sum();
-    let (Some(moving), Some(rooms)) = (moving, pod.rooms_hint()) else { return Err(BlockedReason::RoomsUnknown) };
+    let (Some(moving), Some(rooms)) = (moving, pod.rooms_hint()) else {
+        return Err(BlockedReason::RoomsUnknown);
+    };
     let limit = policy.max_draining_rooms;
-    if moving.saturating_add(rooms) <= limit { Ok(()) } else { Err(BlockedReason::RoomBudget { moving, limit }) }
+    if moving.saturating_add(rooms) <= limit {
+        Ok(())
+    } else {
+        Err(BlockedReason::RoomBudget { moving, limit })
+    }
 }

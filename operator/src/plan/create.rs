@@ -28,7 +28,9 @@ pub(super) fn steps(roster: &Roster<'_>, observed: &Observed, policy: &Policy) -
     let number = missing.min(room).min(MAX_CREATED_AT_ONCE);
     let staying_new = count(roster.staying().filter(|member| member.is_target));
     (0..number)
-        .map(|nth| Step::CreatePod { revision: revision(target, observed, policy, staying_new + nth).clone() })
+        .map(|nth| Step::CreatePod {
+            revision: revision(target, observed, policy, staying_new + nth).clone(),
+        })
         .collect()
 }
 

@@ -67,8 +67,12 @@ pub(super) fn elapsed_since(since: Timestamp, now: Timestamp) -> Duration {
 /// image does not stick while the database is away.
 fn never_ran(pod: &ObservedPod) -> Result<Grounds, BlockedReason> {
     match &pod.witness {
-        Witness::Answer(answer) if !nothing_held(answer) => Err(BlockedReason::LeasesAlive { leased: answer.leased }),
-        Witness::Answer(_) | Witness::NotAsked | Witness::Nobody | Witness::Silent { .. } => Ok(Grounds::NeverRan),
+        Witness::Answer(answer) if !nothing_held(answer) => {
+            Err(BlockedReason::LeasesAlive { leased: answer.leased })
+        }
+        Witness::Answer(_) | Witness::NotAsked | Witness::Nobody | Witness::Silent { .. } => {
+            Ok(Grounds::NeverRan)
+        }
     }
 }
 
@@ -83,13 +87,18 @@ fn not_running(pod: &ObservedPod, now: Timestamp) -> Result<Grounds, BlockedReas
         Witness::Silent { message } => Err(BlockedReason::WitnessSilent { message: message.clone() }),
         Witness::NotAsked => Err(BlockedReason::NoWitness),
         // Keeping the pod protects nothing: it has no process, and nobody else is there who could be wronged.
-        Witness::Nobody if pod.finished || drained_for(pod, now) > UNWITNESSED_WAIT => Ok(Grounds::NotRunning),
+        Witness::Nobody if pod.finished || drained_for(pod, now) > UNWITNESSED_WAIT => {
+            Ok(Grounds::NotRunning)
+        }
         Witness::Nobody => Err(BlockedReason::NoWitness),
     }
 }
 
 fn drained_for(pod: &ObservedPod, now: Timestamp) -> Duration {
-    pod.intent.as_ref().filter(|intent| intent.is_drain()).map_or(Duration::ZERO, |i| elapsed_since(i.since, now))
+    pod.intent
+        .as_ref()
+        .filter(|intent| intent.is_drain())
+        .map_or(Duration::ZERO, |i| elapsed_since(i.since, now))
 }
 
 /// A pod with a running process: order confirmed, own count zero, no traffic, database agrees.
@@ -124,9 +133,8 @@ fn confirmed<'a>(
         return Err(BlockedReason::OrderNotConfirmed);
     }
     let sample = pod.sample.as_ref().ok_or(BlockedReason::RoomCountUnknown)?;
-    let same = sample.uid == pod.uid
-        && sample.epoch == intent.epoch
-        && sample.incarnation == report.incarnation;
+    let same =
+        sample.uid == pod.uid && sample.epoch == intent.epoch && sample.incarnation == report.incarnation;
     if same { Ok((report, sample)) } else { Err(BlockedReason::OrderNotConfirmed) }
 }
 
@@ -138,7 +146,11 @@ fn confirmed<'a>(
 /// process guards against, rooms that a confused node still executes, can then hurt nobody: no other process
 /// exists that could execute them too, and the end that follows is the node's own, which flushes and releases
 /// whatever it finds.
-fn witnessed_empty(pod: &ObservedPod, around: Surroundings, restarted: bool) -> Result<Grounds, BlockedReason> {
+fn witnessed_empty(
+    pod: &ObservedPod,
+    around: Surroundings,
+    restarted: bool,
+) -> Result<Grounds, BlockedReason> {
     match &pod.witness {
         Witness::NotAsked | Witness::Nobody => Err(BlockedReason::NoWitness),
         Witness::Silent { message } => Err(BlockedReason::WitnessSilent { message: message.clone() }),

@@ -7,28 +7,28 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use roomcluster_crds::{DrainReason, OnTimeout};
 
 use super::{
-    BlockedReason, Gate, Host, NodeReport, Observed, ObservedPod, Order, Plan, Policy, Readiness, RoomContainer,
-    RoomSample, Step, Trouble, UpgradeMode, Witness, WitnessAnswer, plan,
+    BlockedReason, Gate, Host, NodeReport, Observed, ObservedPod, Order, Plan, Policy, Readiness,
+    RoomContainer, RoomSample, Step, Trouble, UpgradeMode, Witness, WitnessAnswer, plan,
 };
 use crate::ids::{DrainEpoch, Incarnation, PodName, PodUid, Revision};
 use crate::intent::DrainIntent;
 
 /// Seconds after the epoch at which the tests plan.
-pub(super) const NOW_SECS: i64 = 10_000;
+pub(crate) const NOW_SECS: i64 = 10_000;
 
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(NOW_SECS).unwrap()
 }
 
-pub(super) fn ago(secs: i64) -> Timestamp {
+pub(crate) fn ago(secs: i64) -> Timestamp {
     now().checked_sub(SignedDuration::from_secs(secs)).unwrap()
 }
 
-pub(super) fn rev(name: &str) -> Revision {
+pub(crate) fn rev(name: &str) -> Revision {
     Revision::new(name)
 }
 
-pub(super) fn policy(replicas: u32) -> Policy {
+pub(crate) fn policy(replicas: u32) -> Policy {
     Policy {
         replicas,
         max_surge: 1,
@@ -46,7 +46,7 @@ pub(super) fn policy(replicas: u32) -> Policy {
 }
 
 /// A cluster whose last full revision is `v1`, asked for `target`.
-pub(super) fn cluster(target: &str, pods: impl IntoIterator<Item = ObservedPod>) -> Observed {
+pub(crate) fn cluster(target: &str, pods: impl IntoIterator<Item = ObservedPod>) -> Observed {
     Observed {
         pods: pods.into_iter().collect(),
         target: Some(rev(target)),
@@ -56,7 +56,7 @@ pub(super) fn cluster(target: &str, pods: impl IntoIterator<Item = ObservedPod>)
 }
 
 /// A pod that has served for long, and whose node has been told the target `v2`.
-pub(super) fn serving(name: &str, revision: &str, rooms: u64) -> ObservedPod {
+pub(crate) fn serving(name: &str, revision: &str, rooms: u64) -> ObservedPod {
     let uid = PodUid::new(format!("uid-{name}"));
     let incarnation = Incarnation::new("one");
     ObservedPod {
@@ -90,7 +90,7 @@ pub(super) fn serving(name: &str, revision: &str, rooms: u64) -> ObservedPod {
 }
 
 /// A pod whose image cannot be pulled.
-pub(super) fn unpullable(name: &str, revision: &str) -> ObservedPod {
+pub(crate) fn unpullable(name: &str, revision: &str) -> ObservedPod {
     ObservedPod {
         container: RoomContainer::NeverStarted,
         trouble: Some(Trouble { reason: "ImagePullBackOff".to_owned(), message: "no such image".to_owned() }),
@@ -104,7 +104,7 @@ pub(super) fn unpullable(name: &str, revision: &str) -> ObservedPod {
 }
 
 /// A pod whose process keeps failing.
-pub(super) fn crashing(name: &str, revision: &str) -> ObservedPod {
+pub(crate) fn crashing(name: &str, revision: &str) -> ObservedPod {
     ObservedPod {
         container: RoomContainer::Down { backing_off: true },
         trouble: Some(Trouble { reason: "CrashLoopBackOff".to_owned(), message: String::new() }),
@@ -113,7 +113,7 @@ pub(super) fn crashing(name: &str, revision: &str) -> ObservedPod {
 }
 
 /// The pod with a drain order in force, taken out of traffic.
-pub(super) fn draining(mut pod: ObservedPod, reason: DrainReason) -> ObservedPod {
+pub(crate) fn draining(mut pod: ObservedPod, reason: DrainReason) -> ObservedPod {
     let epoch = DrainEpoch::new(2);
     pod.intent = Some(DrainIntent {
         epoch,
@@ -136,17 +136,17 @@ pub(super) fn draining(mut pod: ObservedPod, reason: DrainReason) -> ObservedPod
 }
 
 /// The pod with an answer about it from `by`.
-pub(super) fn witnessed(mut pod: ObservedPod, by: &str, unreleased: u64, leased: Option<u64>) -> ObservedPod {
+pub(crate) fn witnessed(mut pod: ObservedPod, by: &str, unreleased: u64, leased: Option<u64>) -> ObservedPod {
     pod.witness = Witness::Answer(WitnessAnswer { by: PodName::new(by), unreleased, leased });
     pod
 }
 
-pub(super) fn planned(observed: &Observed, policy: &Policy) -> Plan {
+pub(crate) fn planned(observed: &Observed, policy: &Policy) -> Plan {
     plan(observed, policy, now())
 }
 
 /// The destructive step and the creations, in short words.
-pub(super) fn gist(plan: &Plan) -> Vec<String> {
+pub(crate) fn gist(plan: &Plan) -> Vec<String> {
     let gist = |step: &Step| match step {
         Step::CreatePod { revision } => Some(format!("create {revision}")),
         Step::BeginDrain { pod, .. } => Some(format!("drain {}", pod.name)),
@@ -158,7 +158,7 @@ pub(super) fn gist(plan: &Plan) -> Vec<String> {
 }
 
 /// Why nothing happens to a pod, or to the cluster with an empty name.
-pub(super) fn blocked<'a>(plan: &'a Plan, pod: &str) -> Option<&'a BlockedReason> {
+pub(crate) fn blocked<'a>(plan: &'a Plan, pod: &str) -> Option<&'a BlockedReason> {
     let matches = |name: Option<&PodName>| name.map_or("", PodName::as_str) == pod;
     plan.blocked.iter().find(|blocked| matches(blocked.pod.as_ref())).map(|blocked| &blocked.reason)
 }

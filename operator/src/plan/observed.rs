@@ -148,7 +148,7 @@ pub enum Host {
     Usable,
     /// One that takes no new pods.
     Cordoned,
-    /// One that is gone, or has been silent for too long.
+    /// One that has been silent for too long.
     Lost,
 }
 

@@ -84,15 +84,17 @@ impl<'a> Roster<'a> {
     }
 
     fn note_paused(&mut self, policy: &Policy) {
-        let would_change =
-            self.members.iter().any(|member| !member.is_target) || count(self.members.iter()) > policy.replicas;
+        let would_change = self.members.iter().any(|member| !member.is_target)
+            || count(self.members.iter()) > policy.replicas;
         if would_change {
             self.blocked.push(Blocked::cluster(BlockedReason::Paused));
         }
     }
 
     fn leave_cordoned_hosts(&mut self, policy: &Policy) {
-        self.ask_to_leave(u32::MAX, DrainReason::NodeCordon, policy, |member| member.pod.host == Host::Cordoned);
+        self.ask_to_leave(u32::MAX, DrainReason::NodeCordon, policy, |member| {
+            member.pod.host == Host::Cordoned
+        });
     }
 
     /// Pods of other revisions leave, except `partition` pods of the current one: those that would be given
@@ -133,7 +135,9 @@ impl<'a> Roster<'a> {
         let beyond_surge = count(self.members.iter()).saturating_sub(policy.max_pods());
         let on_their_way = count(self.members.iter().filter(|m| m.reasons.contains(&reason)));
         let beyond = beyond_surge.max(upgrading.saturating_sub(policy.replicas));
-        self.ask_to_leave(beyond.saturating_sub(on_their_way), reason, policy, |m| m.leaves_only_for_upgrade());
+        self.ask_to_leave(beyond.saturating_sub(on_their_way), reason, policy, |m| {
+            m.leaves_only_for_upgrade()
+        });
     }
 
     /// Gives the first `pods` members that match a reason to leave, if the policy drains for it; says how many

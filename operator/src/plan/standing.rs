@@ -37,7 +37,8 @@ pub fn standing(pod: &ObservedPod, policy: &Policy, now: Timestamp) -> Standing 
 /// asked cannot be relied on to take over rooms.
 fn is_available(pod: &ObservedPod, policy: &Policy, now: Timestamp) -> bool {
     let long_enough = pod.ready.since.is_some_and(|since| elapsed_since(since, now) >= policy.min_ready);
-    let accepting = pod.own_report().is_some_and(|report| report.accepting && report.order == Some(Order::Serve));
+    let accepting =
+        pod.own_report().is_some_and(|report| report.accepting && report.order == Some(Order::Serve));
     let in_service = pod.gate == Gate::Open && pod.ready.is_ready && long_enough && accepting;
     in_service && !pod.is_draining() && pod.is_live()
 }

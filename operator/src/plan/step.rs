@@ -257,6 +257,32 @@ impl BlockedReason {
         }
     }
 
+    /// Whether it holds for every pod whose turn has not come, so that saying it of one says it of all.
+    #[must_use]
+    pub const fn is_of_the_whole_roll(&self) -> bool {
+        match self {
+            Self::Paused
+            | Self::NotAnswered { .. }
+            | Self::TargetNotAvailable { .. }
+            | Self::NewerRevisionPending
+            | Self::TemplateInvalid { .. }
+            | Self::MigrationRunning { .. }
+            | Self::MigrationFailed { .. }
+            | Self::TooFewAvailable { .. }
+            | Self::RoomBudget { .. }
+            | Self::RoomsUnknown
+            | Self::OneStepAtATime => true,
+            Self::RoomCountUnknown
+            | Self::OrderNotConfirmed
+            | Self::HoldsRooms { .. }
+            | Self::StillReady
+            | Self::WitnessSilent { .. }
+            | Self::NoWitness
+            | Self::LeaseViewDiffers { .. }
+            | Self::LeasesAlive { .. } => false,
+        }
+    }
+
     /// Whether it passes by itself as things go on; otherwise a person should look.
     #[must_use]
     pub const fn is_legitimate_wait(&self) -> bool {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use roomcluster_crds::DrainReason;
 
 use super::fixture::{
-    ago, blocked, cluster, crashing, draining, gist, now, planned, policy, rev, serving, unpullable, witnessed,
+    ago, blocked, cluster, crashing, draining, gist, now, planned, policy, rev, serving, unpullable,
+    witnessed,
 };
 use super::*;
 use crate::ids::DrainEpoch;
@@ -97,7 +98,8 @@ fn a_bad_image_costs_the_surge_pod_only_and_is_named() {
         for policy in [policy(3), roomy] {
             let plan = planned(&cluster("v2", with(three_old(), bad.clone())), &policy);
             assert_eq!(gist(&plan), [""; 0]);
-            let Some(BlockedReason::TargetNotAvailable { trouble: Some(trouble) }) = blocked(&plan, "a") else {
+            let Some(BlockedReason::TargetNotAvailable { trouble: Some(trouble) }) = blocked(&plan, "a")
+            else {
                 panic!("{plan:?}")
             };
             assert!(trouble.contains(&word) && trouble.contains("pod n"), "{trouble}");
@@ -157,7 +159,11 @@ fn a_partition_keeps_its_pods_and_gives_back_one_that_drains_too_much() {
     assert_eq!(gist(&plan), ["drain b"]);
     let pods = vec![serving("a", "v1", 30), serving("c", "v1", 20), serving("n", "v2", 10)];
     assert_eq!(gist(&planned(&cluster("v2", pods.clone()), &kept)), [""; 0]);
-    assert_eq!(gist(&planned(&cluster("v2", pods[1..].to_vec()), &kept)), ["create v1"], "one old pod vanished");
+    assert_eq!(
+        gist(&planned(&cluster("v2", pods[1..].to_vec()), &kept)),
+        ["create v1"],
+        "one old pod vanished"
+    );
     let pods = vec![
         draining(serving("a", "v1", 30), DrainReason::Upgrade),
         serving("c", "v1", 20),
@@ -259,7 +265,11 @@ fn pods_that_are_on_their_way_out_or_lost_are_replaced_at_once() {
     lost.host = Host::Lost;
     let plan = planned(&cluster("v2", [leaving, lost, serving("c", "v2", 1)]), &policy(3));
     assert_eq!(gist(&plan), ["create v2", "create v2"]);
-    assert!(plan.steps.iter().any(|s| matches!(s, Step::SetGate { pod, open: false } if pod.name.as_str() == "a")));
+    assert!(
+        plan.steps
+            .iter()
+            .any(|s| matches!(s, Step::SetGate { pod, open: false } if pod.name.as_str() == "a"))
+    );
 }
 
 #[test]
@@ -276,7 +286,9 @@ fn a_refused_template_or_a_missing_migration_touches_nothing() {
     let mut observed = cluster("v1", three_old());
     observed.pending = Some(PendingRevision {
         revision: rev("v2"),
-        why: PendingReason::TemplateInvalid { message: "spec.containers[0].image: Required value".to_owned() },
+        why: PendingReason::TemplateInvalid {
+            message: "spec.containers[0].image: Required value".to_owned(),
+        },
     });
     for pod in &mut observed.pods {
         pod.report.as_mut().unwrap().target = Some(rev("v1"));
@@ -311,7 +323,10 @@ fn a_node_that_has_restarted_is_told_its_standing_order_again_and_its_gate_is_cl
     let report = pod.report.as_mut().unwrap();
     (report.epoch, report.order, report.accepting) = (DrainEpoch::new(0), None, false);
     let plan = planned(&cluster("v2", [pod.clone()]), &policy(1));
-    assert!(matches!(plan.steps.as_slice(), [Step::SetGate { open: false, .. }, Step::SetOrder { .. }]), "{plan:?}");
+    assert!(
+        matches!(plan.steps.as_slice(), [Step::SetGate { open: false, .. }, Step::SetOrder { .. }]),
+        "{plan:?}"
+    );
     let mut pod = draining(pod, DrainReason::ScaleDown);
     let report = pod.report.as_mut().unwrap();
     (report.epoch, report.order) = (DrainEpoch::new(0), None);

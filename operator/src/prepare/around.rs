@@ -40,7 +40,10 @@ impl Surrounding {
     }
 
     fn placed(&self, owner: &Owner, token: String) {
-        self.placed.lock().unwrap_or_else(PoisonError::into_inner).insert(key(owner), (Instant::now(), token));
+        self.placed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key(owner), (Instant::now(), token));
     }
 
     /// Forgets a cluster that is gone.
@@ -106,4 +109,3 @@ impl Preparer {
         read_token(&stored).ok_or(PrepareError::NoToken { name })
     }
 }
-

@@ -9,7 +9,7 @@ use roomcluster_crds::names;
 use serde_json::json;
 
 use crate::build::{Owner, Recipe, build_controller_revision, read_controller_revision};
-use crate::error::is_outdated;
+use crate::error::{is_outdated, sentence};
 use crate::ids::Revision;
 use crate::plan::ObservedPod;
 
@@ -50,7 +50,8 @@ impl History {
     ) -> Result<(), PrepareError> {
         let revision = recipe.revision();
         let newest = self.entries.last().map_or(0, |entry| entry.number);
-        let write = |source| PrepareError::Write { what: "the controller revision", source: Box::new(source) };
+        let write =
+            |source| PrepareError::Write { what: "the controller revision", source: Box::new(source) };
         let Some(index) = self.entries.iter().position(|entry| entry.revision == revision) else {
             let stored = build_controller_revision(owner, recipe, newest + 1);
             let name = stored.name_any();
@@ -84,8 +85,12 @@ impl History {
         in_use: impl Fn(&Revision) -> bool,
     ) -> Result<(), PrepareError> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let unused: Vec<_> =
-            self.entries.iter().filter(|entry| !in_use(&entry.revision)).map(|entry| entry.name.clone()).collect();
+        let unused: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|entry| !in_use(&entry.revision))
+            .map(|entry| entry.name.clone())
+            .collect();
         for name in unused.iter().take(unused.len().saturating_sub(limit)) {
             match api(client, owner).delete(name, &DeleteParams::default()).await {
                 Ok(_) => {}
@@ -111,7 +116,7 @@ fn entry(stored: &ControllerRevision) -> Option<Entry> {
             Some(Entry { name: stored.name_any(), number: stored.revision, revision, recipe })
         }
         Err(error) => {
-            tracing::warn!(name = stored.name_any(), error = &error as &dyn std::error::Error, "revision not read");
+            tracing::warn!(name = stored.name_any(), error = sentence(&error), "revision not read");
             None
         }
     }

@@ -47,9 +47,10 @@ pub(super) async fn obstacle(
                 Ok(job) => job,
                 Err(error) => {
                     return match refusal(&error) {
-                        Some(message) => {
-                            Ok(Some(PendingReason::MigrationFailed { job: name, message: message.to_owned() }))
-                        }
+                        Some(message) => Ok(Some(PendingReason::MigrationFailed {
+                            job: name,
+                            message: message.to_owned(),
+                        })),
                         None => Err(write(error)),
                     };
                 }
@@ -125,4 +126,25 @@ async fn clear_stale(api: &Api<Job>, owner: &Owner, wanted: &str) -> Result<(), 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(conditions: &str) -> Job {
+        serde_norway::from_str(&format!("{{metadata: {{name: j}}, status: {{conditions: [{conditions}]}}}}"))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_job_has_ended_only_by_a_condition_that_is_true() {
+        assert!(end(&Job::default()).is_none());
+        assert!(end(&job("{type: Complete, status: 'False'}")).is_none());
+        assert!(end(&job("{type: FailureTarget, status: 'True'}")).is_none(), "its pods still run");
+        assert!(matches!(end(&job("{type: Complete, status: 'True'}")), Some(End::Complete)));
+        let failed = job("{type: Failed, status: 'True', reason: BackoffLimitExceeded, message: too often}");
+        let Some(End::Failed(message)) = end(&failed) else { panic!("it failed") };
+        assert_eq!(message, "BackoffLimitExceeded: too often");
+    }
 }

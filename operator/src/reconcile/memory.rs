@@ -49,23 +49,29 @@ impl Memory {
     }
 
     /// What was not blocked, or not for this reason, when last looked at; counts all that is.
-    pub(super) fn newly_blocked(&self, key: &Key, blocked: &[Blocked], metrics: &OperatorMetrics) -> Vec<Blocked> {
+    pub(super) fn newly_blocked(
+        &self,
+        key: &Key,
+        blocked: &[Blocked],
+        metrics: &OperatorMetrics,
+    ) -> Vec<Blocked> {
         let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
         for blocked in blocked {
             *counts.entry(blocked.reason.name()).or_default() += 1;
         }
-        // To wait for one's turn is what all but one do; telling each would drown what matters.
-        let told = |blocked: &&Blocked| blocked.reason != BlockedReason::OneStepAtATime;
+        // To wait for one's turn is what all but one do; telling it would drown what matters.
+        let told = blocked.iter().filter(|blocked| blocked.reason != BlockedReason::OneStepAtATime);
         let mut clusters = self.lock();
         let remembered = clusters.entry(key.clone()).or_default();
-        let new: Vec<_> = blocked
-            .iter()
-            .filter(told)
-            .filter(|blocked| !remembered.blocked.contains(&(blocked.pod.clone(), blocked.reason.name())))
+        let mut standing = HashSet::new();
+        let new: Vec<_> = told
+            .filter(|blocked| {
+                let about = (subject(blocked), blocked.reason.name());
+                !remembered.blocked.contains(&about) & standing.insert(about)
+            })
             .cloned()
             .collect();
-        remembered.blocked =
-            blocked.iter().filter(told).map(|blocked| (blocked.pod.clone(), blocked.reason.name())).collect();
+        remembered.blocked = standing;
         let reasons: HashSet<_> = counts.keys().copied().collect();
         for reason in remembered.counted.union(&reasons) {
             metrics.blocked(&labels(key, reason), counts.get(reason).copied().unwrap_or(0));
@@ -81,6 +87,11 @@ impl Memory {
             metrics.blocked(&labels(key, reason), 0);
         }
     }
+}
+
+/// The pod that it is told of; none when it is told once for all of them.
+fn subject(blocked: &Blocked) -> Option<PodName> {
+    blocked.pod.clone().filter(|_| !blocked.reason.is_of_the_whole_roll())
 }
 
 fn labels(key: &Key, reason: &'static str) -> BlockedLabels {
@@ -103,6 +114,18 @@ mod tests {
         assert_eq!(memory.newly_blocked(&key, &[holds(2)], &metrics).len(), 0);
         assert_eq!(memory.newly_blocked(&key, &[], &metrics).len(), 0);
         assert_eq!(memory.newly_blocked(&key, &[holds(1)], &metrics).len(), 1);
+    }
+
+    #[test]
+    fn what_holds_for_every_pod_of_a_roll_is_told_of_one() {
+        let waits = |pod: &str| Blocked {
+            pod: Some(PodName::new(pod)),
+            reason: BlockedReason::TooFewAvailable { available: 3, required: 3 },
+        };
+        let key = Key { namespace: "n".to_owned(), name: "c".to_owned(), uid: "u".to_owned() };
+        let new =
+            Memory::default().newly_blocked(&key, &[waits("a"), waits("b")], &OperatorMetrics::default());
+        assert_eq!(new, [waits("a")]);
     }
 
     #[test]

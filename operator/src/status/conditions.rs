@@ -59,7 +59,7 @@ fn progressing(narrative: &Narrative) -> Claimed {
     match &narrative.trouble {
         Some((name, sentence)) if STOPPED.contains(name) => claim("Progressing", false, name, sentence),
         _ => {
-            let reason = match narrative.phase {
+            let reason = match narrative.activity {
                 Phase::Pending => "Pending",
                 Phase::Migrating => "Migrating",
                 Phase::Scaling => "Scaling",
@@ -100,10 +100,20 @@ fn lease_store(facts: &Facts<'_>, before: &RoomClusterStatus) -> Claimed {
     let answers: Vec<_> = facts.observed.pods.iter().filter_map(asked).collect();
     let failed = answers.iter().find_map(|answer| answer.as_ref().err());
     if let Some(message) = failed {
-        return claim(KIND, false, "NoWitness", format!("no pod could say what the database holds: {message}"));
+        return claim(
+            KIND,
+            false,
+            "NoWitness",
+            format!("no pod could say what the database holds: {message}"),
+        );
     }
     if answers.iter().any(|answer| answer == &Ok(false)) {
-        return claim(KIND, false, "LeasesUnknown", "the lease store did not answer, or was wiped a moment ago");
+        return claim(
+            KIND,
+            false,
+            "LeasesUnknown",
+            "the lease store did not answer, or was wiped a moment ago",
+        );
     }
     if !answers.is_empty() {
         return claim(KIND, true, "Answered", "pods reach the database and the lease store");

@@ -2,7 +2,9 @@
 
 use roomcluster_crds::Phase;
 
-use crate::plan::{Blocked, BlockedReason, ObservedPod, PendingReason, RoomContainer, Standing, UpgradeMode, trouble_of};
+use crate::plan::{
+    Blocked, BlockedReason, ObservedPod, PendingReason, RoomContainer, Standing, UpgradeMode, trouble_of,
+};
 
 use super::Facts;
 
@@ -11,6 +13,8 @@ use super::Facts;
 pub struct Narrative {
     /// The phase.
     pub phase: Phase,
+    /// What would be the phase if nothing were wrong.
+    pub activity: Phase,
     /// What is awaited.
     pub message: String,
     /// What is wrong, if something is: a constant name and a sentence.
@@ -21,15 +25,17 @@ pub struct Narrative {
 pub(super) fn tell(facts: &Facts<'_>) -> Narrative {
     let trouble = trouble(facts);
     let (phase, message) = match &facts.observed.pending.as_ref().map(|pending| &pending.why) {
-        Some(PendingReason::MigrationRunning { .. }) if trouble.is_none() => (Phase::Migrating, cluster_wait(facts)),
+        Some(PendingReason::MigrationRunning { .. }) if trouble.is_none() => {
+            (Phase::Migrating, cluster_wait(facts))
+        }
         _ => activity(facts),
     };
     match trouble {
         Some((name, sentence)) => {
             let message = sentence.clone();
-            Narrative { phase: Phase::Degraded, message, trouble: Some((name, sentence)) }
+            Narrative { phase: Phase::Degraded, activity: phase, message, trouble: Some((name, sentence)) }
         }
-        None => Narrative { phase, message, trouble: None },
+        None => Narrative { phase, activity: phase, message, trouble: None },
     }
 }
 
@@ -52,7 +58,10 @@ fn activity(facts: &Facts<'_>) -> (Phase, String) {
         return (Phase::Draining, awaited);
     }
     if counts.available != facts.policy.replicas || counts.live != facts.policy.replicas {
-        return (Phase::Scaling, format!("{} of {} pods available; {awaited}", counts.available, facts.policy.replicas));
+        return (
+            Phase::Scaling,
+            format!("{} of {} pods available; {awaited}", counts.available, facts.policy.replicas),
+        );
     }
     (Phase::Ready, ready(facts, old))
 }
@@ -60,7 +69,9 @@ fn activity(facts: &Facts<'_>) -> (Phase, String) {
 fn ready(facts: &Facts<'_>, old: usize) -> String {
     match (old, facts.policy.upgrade) {
         (0, _) => "all pods are available at the target revision".to_owned(),
-        (old, UpgradeMode::OnDelete) => format!("{old} pods wait for their deletion to get the target revision"),
+        (old, UpgradeMode::OnDelete) => {
+            format!("{old} pods wait for their deletion to get the target revision")
+        }
         (old, _) => format!("{old} pods stay at the current revision by the partition"),
     }
 }
@@ -98,20 +109,27 @@ fn trouble(facts: &Facts<'_>) -> Option<(&'static str, String)> {
             Some(("TemplateInvalid", format!("the pod template is refused: {message}")))
         }
         PendingReason::MigrationFailed { .. } => Some(("MigrationFailed", cluster_wait(facts))),
-        PendingReason::MigrationRunning { trouble: Some(_), .. } => Some(("MigrationStuck", cluster_wait(facts))),
+        PendingReason::MigrationRunning { trouble: Some(_), .. } => {
+            Some(("MigrationStuck", cluster_wait(facts)))
+        }
         PendingReason::MigrationRunning { trouble: None, .. } => None,
     });
     let refused = || facts.refused.map(|words| ("Refused", words.to_owned()));
-    pending.or_else(refused).or_else(|| overdue(facts)).or_else(|| lease_view(facts)).or_else(|| failing(facts))
+    pending
+        .or_else(refused)
+        .or_else(|| overdue(facts))
+        .or_else(|| lease_view(facts))
+        .or_else(|| failing(facts))
 }
 
 /// A pod that has not become available within the deadline. Only pods that are to serve are timed, so nothing
 /// that is rightly waited for (rooms, pauses, partitions) ever counts.
 fn overdue(facts: &Facts<'_>) -> Option<(&'static str, String)> {
     let deadline = facts.policy.progress_deadline;
-    let late = facts.live().filter(|pod| facts.is_target(pod) && !pod.is_draining()).find(|pod| {
-        facts.standing(pod) != Standing::Available && facts.unavailable_for(pod) > deadline
-    })?;
+    let late = facts
+        .live()
+        .filter(|pod| facts.is_target(pod) && !pod.is_draining())
+        .find(|pod| facts.standing(pod) != Standing::Available && facts.unavailable_for(pod) > deadline)?;
     let why = trouble_of(late).unwrap_or_else(|| format!("pod {} runs and does not become ready", late.name));
     Some(("ProgressDeadlineExceeded", format!("no progress for more than {} s: {why}", deadline.as_secs())))
 }
@@ -141,7 +159,8 @@ impl Facts<'_> {
     }
 
     fn unavailable_for(&self, pod: &ObservedPod) -> std::time::Duration {
-        let since = pod.ready.since.filter(|_| !pod.ready.is_ready).unwrap_or(pod.created_at).max(pod.created_at);
+        let since =
+            pod.ready.since.filter(|_| !pod.ready.is_ready).unwrap_or(pod.created_at).max(pod.created_at);
         std::time::Duration::try_from(self.now.duration_since(since)).unwrap_or_default()
     }
 }

@@ -61,6 +61,7 @@ fn drain(pod: &ObservedPod, rooms: Option<u64>, facts: &Facts<'_>) -> Option<Pod
 impl Facts<'_> {
     /// Whether the pod has been in traffic: its Ready condition has changed since the pod was created.
     pub(super) fn has_served(&self, pod: &ObservedPod) -> bool {
-        matches!(pod.container, RoomContainer::Running { restarted: true }) || pod.gate != crate::plan::Gate::Missing
+        matches!(pod.container, RoomContainer::Running { restarted: true })
+            || pod.gate != crate::plan::Gate::Missing
     }
 }

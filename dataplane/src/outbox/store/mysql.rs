@@ -137,7 +137,7 @@ impl OutboxStore for MySqlOutboxStore {
 
     async fn now_ms(&self) -> Result<i64, StoreError> {
         let answer = last(self.sessions.run(text::NOW).await?);
-        first(&answer)?.ok_or_else(|| corrupt("clock", "no time"))
+        first(&answer)?.ok_or_else(|| corrupt("clock", &"no time"))
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimedRoom>, StoreError> {
@@ -240,7 +240,7 @@ fn last(mut answers: Vec<Answer>) -> Answer {
     answers.pop().unwrap_or_default()
 }
 
-fn corrupt(what: &'static str, problem: impl ToString) -> StoreError {
+fn corrupt(what: &'static str, problem: &dyn std::fmt::Display) -> StoreError {
     StoreError::Corrupt { what, problem: problem.to_string() }
 }
 
@@ -248,7 +248,7 @@ fn column<'r, T>(row: &'r MySqlRow, index: usize) -> Result<T, StoreError>
 where
     T: sqlx::Decode<'r, sqlx::MySql> + sqlx::Type<sqlx::MySql>,
 {
-    row.try_get(index).map_err(|error| corrupt("column of the outbox", error))
+    row.try_get(index).map_err(|error| corrupt("column of the outbox", &error))
 }
 
 fn first<T>(answer: &Answer) -> Result<Option<T>, StoreError>
@@ -262,12 +262,12 @@ where
 }
 
 fn text_column(row: &MySqlRow, index: usize) -> Result<String, StoreError> {
-    String::from_utf8(column(row, index)?).map_err(|error| corrupt("text of the outbox", error))
+    String::from_utf8(column(row, index)?).map_err(|error| corrupt("text of the outbox", &error))
 }
 
 fn room(row: &MySqlRow) -> Result<RoomKey, StoreError> {
     RoomKey::new(&text_column(row, 0)?, &text_column(row, 1)?)
-        .map_err(|error| corrupt("room of the outbox", error))
+        .map_err(|error| corrupt("room of the outbox", &error))
 }
 
 fn position(row: &MySqlRow) -> Result<EventPosition, StoreError> {

@@ -19,6 +19,9 @@ use crate::outbox::event::{EventPosition, OutboxEvent};
 use crate::store::StoreError;
 use crate::types::{RoomKey, Seq};
 
+#[cfg(test)]
+mod tests;
+
 const NOW: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
 
 /// The store.
@@ -27,7 +30,7 @@ pub struct SqliteOutboxStore {
 }
 
 impl SqliteOutboxStore {
-    /// Uses a pool whose connections have a busy time-out; [`OutboxStore::close`] leaves it open.
+    /// Uses a pool of its own, whose connections have a busy time-out.
     pub fn new(pool: SqlitePool) -> Self {
         Self { pool }
     }
@@ -191,7 +194,9 @@ impl OutboxStore for SqliteOutboxStore {
         Ok(revived)
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        self.pool.close().await;
+    }
 }
 
 async fn now(connection: &mut SqliteConnection) -> Result<i64, StoreError> {
@@ -401,25 +406,25 @@ fn column<'r, T>(row: &'r SqliteRow, index: usize) -> Result<T, StoreError>
 where
     T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>,
 {
-    row.try_get(index).map_err(|error| corrupt("column of the outbox", error))
+    row.try_get(index).map_err(|error| corrupt("column of the outbox", &error))
 }
 
-fn corrupt(what: &'static str, problem: impl ToString) -> StoreError {
+fn corrupt(what: &'static str, problem: &dyn std::fmt::Display) -> StoreError {
     StoreError::Corrupt { what, problem: problem.to_string() }
 }
 
 fn text_column(row: &SqliteRow, index: usize) -> Result<String, StoreError> {
-    String::from_utf8(column(row, index)?).map_err(|error| corrupt("text of the outbox", error))
+    String::from_utf8(column(row, index)?).map_err(|error| corrupt("text of the outbox", &error))
 }
 
 fn room(row: &SqliteRow) -> Result<RoomKey, StoreError> {
     RoomKey::new(&text_column(row, 0)?, &text_column(row, 1)?)
-        .map_err(|error| corrupt("room of the outbox", error))
+        .map_err(|error| corrupt("room of the outbox", &error))
 }
 
 fn event(row: &SqliteRow) -> Result<OutboxEvent, StoreError> {
     let seq: i64 = column(row, 2)?;
-    let seq = u64::try_from(seq).map_err(|error| corrupt("seq of the outbox", error))?;
+    let seq = u64::try_from(seq).map_err(|error| corrupt("seq of the outbox", &error))?;
     let event_type: Vec<u8> = column(row, 4)?;
     let envelope: Vec<u8> = column(row, 5)?;
     Ok(OutboxEvent {

@@ -94,11 +94,7 @@ impl Keeper {
             return false;
         }
         inner.registered.open();
-        match store.nodes().await {
-            Ok(nodes) => inner.peers.refresh(nodes),
-            Err(_silent) => return false,
-        }
-        true
+        inner.peers.refresh(store).await.is_ok()
     }
 
     fn facts(&self) -> NodeFacts {

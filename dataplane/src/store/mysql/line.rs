@@ -136,3 +136,8 @@ async fn bounded<T>(
 pub(super) fn timed_out(what: &str) -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, format!("{what} took too long")))
 }
+
+/// Whether the error is of such a wait.
+pub(super) fn is_timeout(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(e) if e.kind() == std::io::ErrorKind::TimedOut)
+}

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::super::{CommitOutcome, CommitSession, RoomCommit, StoreError};
 use super::failure::Failure;
-use super::line::{Connector, Line};
+use super::line::{Connector, Line, is_timeout};
 use super::transact::{Settled, transact};
 
 /// Pauses before locked rooms are tried again. All callers of the batch wait meanwhile, so they are short.
@@ -46,8 +46,8 @@ impl MySqlSession {
     async fn run(&mut self, batch: &[RoomCommit], group: &[usize]) -> Result<Settled, Failure> {
         if let Some(line) = self.line.take() {
             match self.run_on(line, batch, group).await {
-                // A connection that died while it was idle says nothing about the server.
-                Err(Failure::Lost(_)) => {}
+                // A connection that died while it was idle says nothing about the server; silence does.
+                Err(Failure::Lost(error)) if !is_timeout(&error) => {}
                 other => return other,
             }
         }

@@ -7,7 +7,8 @@ use crate::ids::{DrainEpoch, Incarnation, PodUid};
 use crate::plan::fixture::{ago, crashing, draining, now, policy, serving, unpullable, witnessed};
 use crate::plan::observed::BlockedRooms;
 
-const AMONG_OTHERS: Surroundings = Surroundings { no_successor_ever: false, is_alone: false, blocks_others: false };
+const AMONG_OTHERS: Surroundings =
+    Surroundings { no_successor_ever: false, is_alone: false, blocks_others: false };
 const LAST: Surroundings = Surroundings { no_successor_ever: true, is_alone: true, blocks_others: false };
 
 fn empty() -> ObservedPod {
@@ -58,7 +59,8 @@ fn a_count_of_another_pod_another_order_or_another_process_says_nothing() {
 fn a_pod_with_rooms_is_kept_and_says_what_holds_them() {
     let mut pod = empty();
     pod.sample.as_mut().unwrap().rooms = 2;
-    pod.report.as_mut().unwrap().blocked = vec![BlockedRooms { reason: "SnapshotFlush".to_owned(), rooms: 2 }];
+    pod.report.as_mut().unwrap().blocked =
+        vec![BlockedRooms { reason: "SnapshotFlush".to_owned(), rooms: 2 }];
     let held_by = Some("SnapshotFlush: 2".to_owned());
     assert_eq!(verdict(&pod), Err(BlockedReason::HoldsRooms { rooms: 2, held_by }));
 }
@@ -80,11 +82,18 @@ fn a_pod_is_kept_while_the_database_differs_or_nobody_can_say() {
     for (witness, reason) in [
         (Witness::NotAsked, BlockedReason::NoWitness),
         (Witness::Nobody, BlockedReason::NoWitness),
-        (Witness::Silent { message: "x".to_owned() }, BlockedReason::WitnessSilent { message: "x".to_owned() }),
+        (
+            Witness::Silent { message: "x".to_owned() },
+            BlockedReason::WitnessSilent { message: "x".to_owned() },
+        ),
     ] {
         assert_eq!(verdict(&ObservedPod { witness, ..empty() }), Err(reason));
     }
-    assert_eq!(verdict(&witnessed(empty(), "a", 0, Some(0))), Err(BlockedReason::NoWitness), "its own witness");
+    assert_eq!(
+        verdict(&witnessed(empty(), "a", 0, Some(0))),
+        Err(BlockedReason::NoWitness),
+        "its own witness"
+    );
 }
 
 #[test]
@@ -125,7 +134,8 @@ fn a_pod_whose_process_has_ended_needs_the_second_source_alone() {
 
 #[test]
 fn a_pod_without_a_process_and_without_anybody_to_ask_does_not_stick_for_ever() {
-    let mut pod = ObservedPod { witness: Witness::Nobody, ..draining(crashing("a", "v2"), DrainReason::Upgrade) };
+    let mut pod =
+        ObservedPod { witness: Witness::Nobody, ..draining(crashing("a", "v2"), DrainReason::Upgrade) };
     assert_eq!(verdict(&pod), Err(BlockedReason::NoWitness));
     pod.intent.as_mut().unwrap().since = ago(61);
     assert_eq!(verdict(&pod), Ok(Grounds::NotRunning));

@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::super::fixture::{NOW_SECS, rev};
 use super::super::{
-    Gate, Host, NodeReport, Observed, ObservedPod, Order, Policy, Readiness, RoomContainer, RoomSample, Standing,
-    Step, Trouble, UpgradeMode, Witness, WitnessAnswer, plan, standing,
+    Gate, Host, NodeReport, Observed, ObservedPod, Order, Policy, Readiness, RoomContainer, RoomSample,
+    Standing, Step, Trouble, UpgradeMode, Witness, WitnessAnswer, plan, standing,
 };
 use crate::ids::{DrainEpoch, Incarnation, PodName, PodUid, Revision};
 use crate::intent::DrainIntent;
@@ -181,7 +181,10 @@ impl World {
                 return;
             }
         }
-        panic!("the cluster has not come to rest: {self:#?}\n{:#?}", plan(&self.observe(), &self.policy, self.time()));
+        panic!(
+            "the cluster has not come to rest: {self:#?}\n{:#?}",
+            plan(&self.observe(), &self.policy, self.time())
+        );
     }
 
     pub(super) fn max_moves(&self) -> u32 {
@@ -190,7 +193,8 @@ impl World {
 
     pub(super) fn all_rooms_on(&self, revision: &str) -> bool {
         let revision = rev(revision);
-        self.unowned.is_empty() && self.pods.iter().all(|pod| pod.revision == revision || pod.rooms.is_empty())
+        self.unowned.is_empty()
+            && self.pods.iter().all(|pod| pod.revision == revision || pod.rooms.is_empty())
     }
 
     pub(super) fn most_pods(&self) -> u32 {
@@ -217,7 +221,9 @@ impl World {
     fn is_settled(&self) -> bool {
         let wanted = self.policy.replicas;
         let whole = count(self.pods.iter()) == wanted && self.available() == wanted;
-        whole && self.pods.iter().all(|pod| pod.revision == self.template) && (wanted == 0 || self.unowned.is_empty())
+        whole
+            && self.pods.iter().all(|pod| pod.revision == self.template)
+            && (wanted == 0 || self.unowned.is_empty())
     }
 
     fn time(&self) -> Timestamp {
@@ -236,7 +242,8 @@ impl World {
         if self.is_settled() {
             self.current = Some(self.template.clone());
         }
-        let draining = self.pods.iter().filter(|pod| !pod.rooms.is_empty() && pod.order == Some(Order::Evacuate));
+        let draining =
+            self.pods.iter().filter(|pod| !pod.rooms.is_empty() && pod.order == Some(Order::Evacuate));
         self.most_moving = self.most_moving.max(draining.clone().map(|pod| pod.rooms.len()).sum());
         self.most_draining = self.most_draining.max(count(draining));
         self.most_pods = self.most_pods.max(self.live());
@@ -426,7 +433,10 @@ impl World {
     }
 
     fn pod(&mut self, name: &PodName) -> &mut Pod {
-        self.pods.iter_mut().find(|pod| pod.name == name.as_str()).expect("the plan names pods that were seen")
+        self.pods
+            .iter_mut()
+            .find(|pod| pod.name == name.as_str())
+            .expect("the plan names pods that were seen")
     }
 }
 
