@@ -194,7 +194,13 @@ impl<L: RoomLogic> Router<L> {
         }
     }
 
-    async fn place(&self, room: &RoomKey, request: &Request, expect: TakeExpectation, deadline: Instant) -> Try {
+    async fn place(
+        &self,
+        room: &RoomKey,
+        request: &Request,
+        expect: TakeExpectation,
+        deadline: Instant,
+    ) -> Try {
         let standing = self.standing.standing();
         let mut placement = place(&standing, &self.peers.all(), room);
         let second_choice = match &placement {

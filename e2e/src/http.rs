@@ -8,8 +8,9 @@ use tokio::net::TcpStream;
 pub async fn ask(port: u16, method: &str, path: &str) -> Result<(u16, String)> {
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

@@ -88,7 +88,10 @@ impl Node {
         command.env("GRPC_LISTEN", format!("127.0.0.1:{grpc_port}"));
         command.env("ADVERTISE_ADDR", format!("127.0.0.1:{grpc_port}"));
         command.env("ADMIN_LISTEN", format!("127.0.0.1:{admin_port}"));
-        command.stderr(log_file(&spec.id)?).env("LOG_FORMAT", "text").env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into()));
+        command
+            .stderr(log_file(&spec.id)?)
+            .env("LOG_FORMAT", "text")
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".into()));
         command.envs(spec.env);
         let child = command.spawn().context("starting dataplane room")?;
         Ok(Self { id: spec.id, child, grpc_port, admin_port })
@@ -110,7 +113,12 @@ impl Node {
     }
 
     /// Gives an order, with the token.
-    pub async fn order(&self, epoch: u64, order: node_pb::Order, target: &str) -> Result<node_pb::NodeStatus> {
+    pub async fn order(
+        &self,
+        epoch: u64,
+        order: node_pb::Order,
+        target: &str,
+    ) -> Result<node_pb::NodeStatus> {
         let request = node_pb::SetOrderRequest {
             pod_uid: format!("uid-{}", self.id),
             drain_epoch: epoch,
@@ -188,7 +196,9 @@ impl Node {
 
     /// Waits until the process has ended.
     pub async fn wait_end(&mut self) -> Result<ExitStatus> {
-        Ok(tokio::time::timeout(PATIENCE * 2, self.child.wait()).await.context("the process does not end")??)
+        Ok(tokio::time::timeout(PATIENCE * 2, self.child.wait())
+            .await
+            .context("the process does not end")??)
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use e2e::node::{
-    Node, NodeSpec, OutboxProcess, PATIENCE, create, eventually, join, join_until_answered, reason, run_dataplane, scope, within,
+    Node, NodeSpec, OutboxProcess, PATIENCE, create, eventually, join, join_until_answered, reason,
+    run_dataplane, scope, within,
 };
 use e2e::servers::{MariaDb, Redis};
 use nix::sys::signal::Signal;
@@ -70,11 +71,12 @@ impl Stores {
     async fn committed(&self, room: &str) -> Result<Vec<String>> {
         use sqlx::Connection;
         let mut connection = sqlx::MySqlConnection::connect(&self.database_url).await?;
-        let rows: Vec<(Vec<u8>,)> =
-            sqlx::query_as("SELECT command_id FROM room_command_log WHERE app_code = 'app' AND room_id = ? ORDER BY seq")
-                .bind(room.as_bytes())
-                .fetch_all(&mut connection)
-                .await?;
+        let rows: Vec<(Vec<u8>,)> = sqlx::query_as(
+            "SELECT command_id FROM room_command_log WHERE app_code = 'app' AND room_id = ? ORDER BY seq",
+        )
+        .bind(room.as_bytes())
+        .fetch_all(&mut connection)
+        .await?;
         Ok(rows.into_iter().map(|(id,)| String::from_utf8_lossy(&id).into_owned()).collect())
     }
 }
@@ -120,10 +122,16 @@ async fn paused_at(point: &str) -> Result<()> {
     // Whatever the frozen caller was told is true, and asking again with the same id settles it.
     let logged = stores.committed("r").await?.contains(&"join-frozen".to_owned());
     if late.is_ok() {
-        assert!(stores.committed("r").await?.contains(&"join-frozen".to_owned()), "{point}: told done, and is not");
+        assert!(
+            stores.committed("r").await?.contains(&"join-frozen".to_owned()),
+            "{point}: told done, and is not"
+        );
     }
     let (settled, _) = join_until_answered(&b, "r", "frozen").await?;
-    assert!(!logged || settled.replayed || late.is_ok(), "{point}: it was in the log before it was asked again");
+    assert!(
+        !logged || settled.replayed || late.is_ok(),
+        "{point}: it was in the log before it was asked again"
+    );
     let ids = stores.committed("r").await?;
     assert_eq!(ids.iter().filter(|id| *id == "join-frozen").count(), 1, "{point}: {ids:?}");
     let (again, _) = join_until_answered(&a, "r", "cid").await?;
@@ -158,7 +166,8 @@ async fn a_command_whose_reply_was_lost_gives_the_stored_result_on_another_node(
     let lost = a.rooms()?.join_room(within(Duration::from_secs(5), join("r", "ann"))).await;
     assert!(lost.is_err(), "the node died before it answered");
     a.wait_end().await?;
-    let told = b.rooms()?.get_command(pb::GetCommandRequest { scope: scope("r", "join-ann") }).await?.into_inner();
+    let told =
+        b.rooms()?.get_command(pb::GetCommandRequest { scope: scope("r", "join-ann") }).await?.into_inner();
     assert_eq!(told.outcome(), pb::get_command_response::Outcome::Committed);
     let (answer, _) = join_until_answered(&b, "r", "ann").await?;
     assert!(answer.replayed);
@@ -176,16 +185,18 @@ async fn a_thousand_concurrent_first_commands_at_two_nodes_make_one_room() -> Re
         let mut client = if n % 2 == 0 { at_a.clone() } else { at_b.clone() };
         async move {
             let id = format!("create-{n}");
-            let request = pb::CreateRoomRequest { scope: scope("r", &id), owner_user_id: "host".into(), seat_count: 8 };
+            let request =
+                pb::CreateRoomRequest { scope: scope("r", &id), owner_user_id: "host".into(), seat_count: 8 };
             client.create_room(within(Duration::from_secs(20), request)).await
         }
     });
     let answers = futures::future::join_all(creates).await;
     let made = answers.iter().filter(|answer| answer.is_ok()).count();
     assert_eq!(made, 1, "one create wins");
-    let unexpected = answers.iter().filter_map(|answer| answer.as_ref().err()).find(|status| {
-        !matches!(reason(status).as_str(), "ROOM_EXISTS" | "ROOM_BUSY")
-    });
+    let unexpected = answers
+        .iter()
+        .filter_map(|answer| answer.as_ref().err())
+        .find(|status| !matches!(reason(status).as_str(), "ROOM_EXISTS" | "ROOM_BUSY"));
     assert!(unexpected.is_none(), "{unexpected:?}");
     assert_eq!(owner(&a, "r").await?, owner(&b, "r").await?);
     stores.audit().await
@@ -218,11 +229,15 @@ async fn a_node_takes_no_room_before_its_first_order_and_obeys_only_newer_ones()
     let mut a = Node::spawn(stores.spec("a").env("AWAIT_ORDER", "true"))?;
     eventually("only the order is missing", || async {
         a.admin("GET", "/healthz/ready").await.is_ok_and(|(status, body)| {
-            status == 503 && body.contains("order") && !body.contains("mysql") && !body.contains("redis") && !body.contains("registered")
+            status == 503
+                && body.contains("order")
+                && !body.contains("mysql")
+                && !body.contains("redis")
+                && !body.contains("registered")
         })
     })
     .await?;
-    let refused = a.rooms()?.create_room(within(Duration::from_millis(300), create("r"))).await.unwrap_err();
+    let refused = a.rooms()?.create_room(within(Duration::from_secs(2), create("r"))).await.unwrap_err();
     assert_eq!(reason(&refused), "NO_SUCCESSOR", "{refused:?}");
     a.order(3, node_pb::Order::Serve, "").await?;
     a.wait_ready().await?;
@@ -255,7 +270,8 @@ async fn an_evacuating_node_hands_every_room_to_the_target_revision_and_can_be_c
         node.order(1, node_pb::Order::Serve, "v2").await?;
     }
     a.order(1, node_pb::Order::Evacuate, "v2").await?;
-    eventually("the node is empty", || async { a.status().await.is_ok_and(|status| status.rooms_held == 0) }).await?;
+    eventually("the node is empty", || async { a.status().await.is_ok_and(|status| status.rooms_held == 0) })
+        .await?;
     assert_eq!(b.rooms_owned_by("a").await?.unreleased, 0);
     for n in 0..20 {
         // Asked at a node of the old revision, and at the one that evacuates.
@@ -295,10 +311,16 @@ async fn rooms_whose_flush_hangs_are_still_counted_and_still_answer() -> Result<
     }
     let (_, metrics) = a.admin("GET", "/metrics").await?;
     let series = metrics.lines().find(|line| line.starts_with("room_leases{")).unwrap_or_default();
-    assert!(series.ends_with(" 5") && series.contains("drain_epoch=\"1\"") && series.contains("pod_uid=\"uid-a\""), "{series}");
+    assert!(
+        series.ends_with(" 5")
+            && series.contains("drain_epoch=\"1\"")
+            && series.contains("pod_uid=\"uid-a\""),
+        "{series}"
+    );
     assert_eq!(b.rooms_owned_by("a").await?.unreleased, 5);
     a.disarm("snapshot.flush").await?;
-    eventually("the rooms let go", || async { a.status().await.is_ok_and(|status| status.rooms_held == 0) }).await?;
+    eventually("the rooms let go", || async { a.status().await.is_ok_and(|status| status.rooms_held == 0) })
+        .await?;
     assert_eq!(b.rooms_owned_by("a").await?.unreleased, 0);
     stores.audit().await
 }
@@ -342,7 +364,11 @@ async fn while_redis_is_away_open_connections_go_on_and_nothing_moves() -> Resul
             assert_eq!(answer.owner.unwrap_or_default().node_id, "a");
         }
         let (answer, _) = join_until_answered(&b, "r0", &format!("b{round}")).await?;
-        assert_eq!(answer.owner.unwrap_or_default().node_id, "a", "the other node forwards by the row in SQL");
+        assert_eq!(
+            answer.owner.unwrap_or_default().node_id,
+            "a",
+            "the other node forwards by the row in SQL"
+        );
         round += 1;
     }
     let (live, _) = a.admin("GET", "/healthz/live").await?;
@@ -421,7 +447,10 @@ async fn calls_of_operator_and_peers_need_the_node_token() -> Result<()> {
         let order = NodeServiceClient::new(a.channel()?).get_node(order).await.unwrap_err();
         let execute = PeerServiceClient::new(a.channel()?).execute(execute).await.unwrap_err();
         for status in [order, execute] {
-            assert_eq!((status.code(), reason(&status).as_str()), (Code::Unauthenticated, "NODE_TOKEN_REFUSED"));
+            assert_eq!(
+                (status.code(), reason(&status).as_str()),
+                (Code::Unauthenticated, "NODE_TOKEN_REFUSED")
+            );
         }
     }
     Ok(())

@@ -87,7 +87,10 @@ impl<L: RoomLogic> Cells<L> {
         self.release(cell, resident, mode).await
     }
 
-    async fn flush_while_serving(&self, cell: &Arc<Cell<L>>) -> Result<Option<crate::types::Seq>, BlockReason> {
+    async fn flush_while_serving(
+        &self,
+        cell: &Arc<Cell<L>>,
+    ) -> Result<Option<crate::types::Seq>, BlockReason> {
         let (reply, pending) = oneshot::channel();
         self.control(cell, Control::Snapshot(reply));
         let Ok(Some(pending)) = pending.await else { return Ok(None) };
