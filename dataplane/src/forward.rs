@@ -169,7 +169,7 @@ impl<L: RoomLogic> Router<L> {
             };
             match self.cells.submit(&cell, request.clone(), deadline).await {
                 Err(CellError::Left) if Instant::now() < deadline => {}
-                result => return Ok(self.local(result)?),
+                result => return self.local(result),
             }
         }
     }

@@ -255,7 +255,7 @@ fn start_cells(
 fn add_checks(process: &Process, stores: &Stores) {
     let rooms = Arc::clone(&stores.rooms);
     process.health.add_check(
-        Check::hard("mysql").timeout(Duration::from_millis(300)).fail_after(2),
+        Check::hard("mysql").timeout(Duration::from_millis(300)).fail_after(3),
         move || {
             let rooms = Arc::clone(&rooms);
             async move { rooms.ping().await }
@@ -263,7 +263,7 @@ fn add_checks(process: &Process, stores: &Stores) {
     );
     let rooms = Arc::clone(&stores.rooms);
     process.health.add_check(
-        Check::hard("schema").timeout(Duration::from_millis(300)).fail_after(2),
+        Check::hard("schema").timeout(Duration::from_millis(300)).fail_after(3),
         move || {
             let rooms = Arc::clone(&rooms);
             async move { rooms.check_schema().await }
@@ -271,7 +271,7 @@ fn add_checks(process: &Process, stores: &Stores) {
     );
     let leases = Arc::clone(&stores.leases);
     process.health.add_check(
-        Check::hard("redis").timeout(Duration::from_millis(200)).fail_after(2),
+        Check::hard("redis").timeout(Duration::from_millis(200)).fail_after(3),
         move || {
             let leases = Arc::clone(&leases);
             async move { leases.probe().await }

@@ -24,6 +24,8 @@ use crate::types::{CommandId, RoomKey};
 
 /// How long a request may take when its client gave no deadline: as long as the documented retries together.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
+/// So much of a client's time is kept for the way back, so that it gets the reason and not a bare time-out.
+const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 /// No request may wait longer, whatever its client says.
 const MAX_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -172,7 +174,7 @@ impl RoomService for RoomApi {
 
 fn open<T>(request: Request<T>) -> (T, Instant) {
     let timeout = grpc_timeout(request.metadata()).unwrap_or(DEFAULT_DEADLINE).min(MAX_DEADLINE);
-    (request.into_inner(), Instant::now() + timeout)
+    (request.into_inner(), Instant::now() + timeout - ANSWER_MARGIN.min(timeout / 10))
 }
 
 fn owner(routed: &Routed) -> pb::Owner {
