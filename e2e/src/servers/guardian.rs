@@ -7,8 +7,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::Context;
 
 /// Reads orders from its input, one a line, and answers each with a line. At the end of its input, which comes
-/// at the latest when the test's process ends, it kills the server and removes the directory.
+/// at the latest when the test's process ends, it kills the server and removes the directory. Signals that end
+/// a test from its terminal or its time-out reach the guardian too, and must not end it before that.
 const SCRIPT: &str = r#"
+trap '' HUP INT TERM PIPE
 dir=$1
 shift
 run() { "$@" </dev/null >>"$dir/log" 2>&1 & pid=$!; }
