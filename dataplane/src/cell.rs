@@ -213,7 +213,8 @@ impl<L: RoomLogic> Cells<L> {
 
     /// Loaded rooms that nobody has used for so long.
     pub fn idle_for(&self, idle: Duration) -> Vec<Arc<Cell<L>>> {
-        let unused = |cell: &Arc<Cell<L>>| cell.lock().idle_since().is_some_and(|since| since.elapsed() >= idle);
+        let unused =
+            |cell: &Arc<Cell<L>>| cell.lock().idle_since().is_some_and(|since| since.elapsed() >= idle);
         self.all().into_iter().filter(unused).collect()
     }
 

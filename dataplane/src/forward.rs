@@ -169,7 +169,7 @@ impl<L: RoomLogic> Router<L> {
             };
             match self.cells.submit(&cell, request.clone(), deadline).await {
                 Err(CellError::Left) if Instant::now() < deadline => {}
-                result => return Ok(self.local(result)?),
+                result => return self.local(result),
             }
         }
     }
@@ -194,7 +194,13 @@ impl<L: RoomLogic> Router<L> {
         }
     }
 
-    async fn place(&self, room: &RoomKey, request: &Request, expect: TakeExpectation, deadline: Instant) -> Try {
+    async fn place(
+        &self,
+        room: &RoomKey,
+        request: &Request,
+        expect: TakeExpectation,
+        deadline: Instant,
+    ) -> Try {
         let standing = self.standing.standing();
         let mut placement = place(&standing, &self.peers.all(), room);
         let second_choice = match &placement {

@@ -133,7 +133,13 @@ pub trait RoomLogic: Send + Sync + 'static {
     /// Active or closed; `None` before the first command.
     fn phase(&self, state: &Self::State) -> Option<RoomPhase>;
     /// Answers a read.
-    fn query(&self, state: &Self::State, payload: &[u8], version: Seq, room: &RoomKey) -> Result<Bytes, Rejection>;
+    fn query(
+        &self,
+        state: &Self::State,
+        payload: &[u8],
+        version: Seq,
+        room: &RoomKey,
+    ) -> Result<Bytes, Rejection>;
     /// Refreshes what memory alone holds, such as when a user was last seen.
     fn touch(&self, state: &mut Self::State, payload: &[u8], now_ms: i64) -> Result<Bytes, Rejection>;
 }

@@ -62,5 +62,8 @@ fn once(command: impl Future<Output = Result<ExitCode, BoxError>>) -> ExitCode {
 
 /// An error and what led to it, outermost first.
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    std::iter::successors(Some(error), |error| error.source())
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }

@@ -9,7 +9,7 @@ use prost::Message;
 use roomcluster_proto::rooms::v1 as pb;
 
 use crate::logic::{
-    Context, DecodeError, Decision, EncodedEvent, RejectKind, Rejection, RoomLogic, RoomPhase,
+    Context, Decision, DecodeError, EncodedEvent, RejectKind, Rejection, RoomLogic, RoomPhase,
 };
 use crate::types::{Hash32, RoomKey, Seq};
 
@@ -82,7 +82,8 @@ impl RoomLogic for VoiceRoom {
 
     fn decode_snapshot(&self, format: u32, payload: &[u8]) -> Result<RoomState, DecodeError> {
         if format != Self::SNAPSHOT_FORMAT {
-            let problem = format!("format {format} is not {}; run the release that wrote it", Self::SNAPSHOT_FORMAT);
+            let problem =
+                format!("format {format} is not {}; run the release that wrote it", Self::SNAPSHOT_FORMAT);
             return Err(DecodeError { what: "snapshot", problem });
         }
         codec::restore(codec::decode("snapshot", payload)?)
@@ -104,7 +105,13 @@ impl RoomLogic for VoiceRoom {
         }
     }
 
-    fn query(&self, state: &RoomState, _payload: &[u8], version: Seq, room: &RoomKey) -> Result<Bytes, Rejection> {
+    fn query(
+        &self,
+        state: &RoomState,
+        _payload: &[u8],
+        version: Seq,
+        room: &RoomKey,
+    ) -> Result<Bytes, Rejection> {
         if state.status == state::Status::Absent {
             return Err(not_found());
         }
@@ -112,8 +119,9 @@ impl RoomLogic for VoiceRoom {
     }
 
     fn touch(&self, state: &mut RoomState, payload: &[u8], now_ms: i64) -> Result<Bytes, Rejection> {
-        let request = codec::decode::<pb::RoomHeartbeatRequest>("heartbeat", payload)
-            .map_err(|error| Rejection::new(RejectKind::InvalidArgument, "BAD_HEARTBEAT", error.to_string()))?;
+        let request = codec::decode::<pb::RoomHeartbeatRequest>("heartbeat", payload).map_err(|error| {
+            Rejection::new(RejectKind::InvalidArgument, "BAD_HEARTBEAT", error.to_string())
+        })?;
         decide::require_active(state)?;
         let presence = state.users.get_mut(&request.user_id).ok_or_else(decide::not_present)?;
         presence.last_seen_at_ms = presence.last_seen_at_ms.max(now_ms);

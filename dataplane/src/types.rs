@@ -246,7 +246,11 @@ pub type Hash32 = [u8; 32];
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]).map(char::from).collect()
+    bytes
+        .iter()
+        .flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]])
+        .map(char::from)
+        .collect()
 }
 
 /// Reads 16 bytes of hex.
@@ -291,7 +295,11 @@ mod tests {
         assert_eq!(check_id("x", "", 3), Err(InvalidId::Missing { field: "x", max: 3 }));
         assert_eq!(check_id("x", "abcd", 3), Err(InvalidId::TooLong { field: "x", bytes: 4, max: 3 }));
         for bad in ["a\0", "a\n", "a\u{7f}", "a\u{85}"] {
-            assert_eq!(check_id("x", bad, 9), Err(InvalidId::ControlCharacter { field: "x", at: 1 }), "{bad:?}");
+            assert_eq!(
+                check_id("x", bad, 9),
+                Err(InvalidId::ControlCharacter { field: "x", at: 1 }),
+                "{bad:?}"
+            );
         }
     }
 

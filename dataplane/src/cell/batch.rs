@@ -20,11 +20,7 @@ pub(super) enum Verdict {
     /// In the log already: the stored result must be fetched.
     Replay(CommandId),
     /// Refused, unless the log holds it: it may be a retry of a command that this memory has forgotten.
-    RefusedUnlessLogged {
-        command_id: CommandId,
-        command_hash: Hash32,
-        rejection: Rejection,
-    },
+    RefusedUnlessLogged { command_id: CommandId, command_hash: Hash32, rejection: Rejection },
     /// Not at all.
     Refused(CellError),
     /// Answered from the state after the batch.
@@ -116,8 +112,14 @@ fn decide_new<L: RoomLogic>(
     if unseen {
         batch.unseen.push(command_id.clone());
     }
-    let row =
-        NewLogRow { seq, command_id: command_id.clone(), command_hash, result, events: encoded, committed_at_ms: now_ms };
+    let row = NewLogRow {
+        seq,
+        command_id: command_id.clone(),
+        command_hash,
+        result,
+        events: encoded,
+        committed_at_ms: now_ms,
+    };
     batch.rows.push(row);
     Verdict::Row(batch.rows.len() - 1)
 }

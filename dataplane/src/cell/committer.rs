@@ -179,7 +179,9 @@ async fn drop_expired(leases: &Leases, jobs: Vec<Job>) -> Vec<Job> {
 fn failed(error: &StoreError) -> CommitReply {
     match error {
         StoreError::Unknown(_) => CommitReply::Unknown,
-        StoreError::Unavailable(_) | StoreError::Locked | StoreError::Schema { .. } => CommitReply::Unavailable,
+        StoreError::Unavailable(_) | StoreError::Locked | StoreError::Schema { .. } => {
+            CommitReply::Unavailable
+        }
         StoreError::Statement(_) | StoreError::Corrupt { .. } => CommitReply::Failed(error.to_string()),
     }
 }

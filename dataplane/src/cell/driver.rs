@@ -126,7 +126,8 @@ impl<L: RoomLogic> Driver<L> {
         let empty = logic.initial();
         let room = &self.cell.room;
         let refused = logic.query(&empty, &[], Seq(0), room).err();
-        Err(refused.map_or_else(|| CellError::Broken("an absent room answers".to_owned()), CellError::Rejected))
+        Err(refused
+            .map_or_else(|| CellError::Broken("an absent room answers".to_owned()), CellError::Rejected))
     }
 
     async fn take(&self, expect: TakeExpectation) -> Result<Arc<Lease>, CellError> {
@@ -323,7 +324,6 @@ impl<L: RoomLogic> Driver<L> {
             });
         }
     }
-
 }
 
 impl<L: RoomLogic> Drop for Driver<L> {
@@ -407,11 +407,15 @@ fn read<L: RoomLogic>(
     request: &Request,
 ) -> Result<Answer, CellError> {
     let result = match request {
-        Request::Query { payload } => shared.logic.query(&resident.state, payload, resident.seq, &cell.room)?,
+        Request::Query { payload } => {
+            shared.logic.query(&resident.state, payload, resident.seq, &cell.room)?
+        }
         Request::Touch { payload } => {
             shared.logic.touch(&mut resident.state, payload, shared.clock.now_ms())?
         }
-        Request::Command { .. } => return Err(CellError::Broken("a command was taken for a read".to_owned())),
+        Request::Command { .. } => {
+            return Err(CellError::Broken("a command was taken for a read".to_owned()));
+        }
     };
     let epoch = resident.lease.claim.epoch;
     Ok(Answer { seq: resident.seq, epoch, committed_at_ms: 0, replayed: false, result, owner_epoch: epoch })

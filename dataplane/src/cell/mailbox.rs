@@ -150,10 +150,9 @@ impl<L: RoomLogic> Mailbox<L> {
 
     /// The next work for the driver, which gives back the resident state when there is none.
     pub(super) fn next(&mut self, limit: usize, resident: &mut Option<Box<Resident<L>>>) -> Work<L> {
-        if let Some(Item::Control(_)) = self.items.front() {
-            if let Some(Item::Control(control)) = self.items.pop_front() {
-                return Work::Control(control);
-            }
+        if let Some(Item::Control(control)) = self.items.pop_front_if(|item| matches!(item, Item::Control(_)))
+        {
+            return Work::Control(control);
         }
         let requests = self.take_requests(limit);
         if requests.is_empty() {
@@ -183,10 +182,11 @@ impl<L: RoomLogic> Mailbox<L> {
 
     fn take_requests(&mut self, limit: usize) -> Vec<Envelope> {
         let mut requests = Vec::new();
-        while requests.len() < limit && matches!(self.items.front(), Some(Item::Request(_))) {
-            if let Some(Item::Request(envelope)) = self.items.pop_front() {
-                requests.push(envelope);
-            }
+        while requests.len() < limit
+            && let Some(Item::Request(envelope)) =
+                self.items.pop_front_if(|item| matches!(item, Item::Request(_)))
+        {
+            requests.push(envelope);
         }
         requests
     }

@@ -22,15 +22,24 @@ impl CellMetrics {
     /// Counters that `registry` shows.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let mut add = |name: &str, help: &str, counter: &Counter| registry.register(name, help, counter.clone());
+        let mut add =
+            |name: &str, help: &str, counter: &Counter| registry.register(name, help, counter.clone());
         add("room_commands", "Commands that committed here.", &metrics.commands);
         add("room_commit_batches", "Transactions that committed commands.", &metrics.batches);
         add("room_commit_batch_rooms", "Rooms in those transactions.", &metrics.batch_rooms);
         add("room_takes", "Rooms taken, each under a new epoch.", &metrics.takes);
-        add("room_fenced_out", "Commits that the fence refused because another node owned the room.", &metrics.fenced_out);
+        add(
+            "room_fenced_out",
+            "Commits that the fence refused because another node owned the room.",
+            &metrics.fenced_out,
+        );
         add("room_commit_unknown", "Commits whose connection was lost at COMMIT.", &metrics.unknown_commits);
         add("room_snapshot_flush", "Snapshots that were begun to be written.", &metrics.snapshot_flush);
-        add("room_snapshot_flush_failed", "Snapshots that were not written in time.", &metrics.snapshot_flush_failed);
+        add(
+            "room_snapshot_flush_failed",
+            "Snapshots that were not written in time.",
+            &metrics.snapshot_flush_failed,
+        );
         add("room_lease_release", "Leases released.", &metrics.lease_release);
         add("room_lease_release_failed", "Leases that could not be released.", &metrics.lease_release_failed);
         metrics

@@ -76,18 +76,20 @@ impl<L: RoomLogic> Cells<L> {
             self.remove(cell);
             return LetGo::NotHere;
         };
-        if flushed.is_none_or(|seq| seq < resident.seq) {
-            if let Some(pending) = resident.pending_snapshot(&self.shared().logic) {
-                let flush = self.flush(cell, &pending);
-                if tokio::time::timeout(CLOSED_FLUSH_TIMEOUT, flush).await.is_err() {
-                    info!(room = %cell.room(), "The last commands of a room were not flushed; its successor replays them");
-                }
+        let moved_on = flushed.is_none_or(|seq| seq < resident.seq);
+        if moved_on && let Some(pending) = resident.pending_snapshot(&self.shared().logic) {
+            let flush = self.flush(cell, &pending);
+            if tokio::time::timeout(CLOSED_FLUSH_TIMEOUT, flush).await.is_err() {
+                info!(room = %cell.room(), "The last commands of a room were not flushed; its successor replays them");
             }
         }
         self.release(cell, resident, mode).await
     }
 
-    async fn flush_while_serving(&self, cell: &Arc<Cell<L>>) -> Result<Option<crate::types::Seq>, BlockReason> {
+    async fn flush_while_serving(
+        &self,
+        cell: &Arc<Cell<L>>,
+    ) -> Result<Option<crate::types::Seq>, BlockReason> {
         let (reply, pending) = oneshot::channel();
         self.control(cell, Control::Snapshot(reply));
         let Ok(Some(pending)) = pending.await else { return Ok(None) };

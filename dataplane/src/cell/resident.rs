@@ -112,11 +112,17 @@ fn check_hash(found: Hash32, stored: Hash32, what: &str, seq: Seq) -> Result<(),
     if found == stored {
         return Ok(());
     }
-    Err(LoadError::Unreadable(format!("the {what} at seq {seq} does not have the hash that was committed with it")))
+    Err(LoadError::Unreadable(format!(
+        "the {what} at seq {seq} does not have the hash that was committed with it"
+    )))
 }
 
 /// The room's phase, if a batch changed it.
-pub(super) fn phase_change<L: RoomLogic>(logic: &L, before: &L::State, after: &L::State) -> Option<RoomPhase> {
+pub(super) fn phase_change<L: RoomLogic>(
+    logic: &L,
+    before: &L::State,
+    after: &L::State,
+) -> Option<RoomPhase> {
     let after = logic.phase(after);
     if logic.phase(before) == after { None } else { after }
 }

@@ -35,10 +35,9 @@ pub fn from_request(request: pb::ExecuteRequest) -> Result<(RoomKey, Request), I
     use pb::execute_request::Request as Wire;
     let room = RoomKey::new(&request.app_code, &request.room_id)?;
     let request = match request.request {
-        Some(Wire::Command(command)) => Request::Command {
-            command_id: CommandId::new(&command.command_id)?,
-            payload: command.payload,
-        },
+        Some(Wire::Command(command)) => {
+            Request::Command { command_id: CommandId::new(&command.command_id)?, payload: command.payload }
+        }
         Some(Wire::Query(query)) => Request::Query { payload: query.payload },
         Some(Wire::Touch(touch)) => Request::Touch { payload: touch.payload },
         None => return Err(InvalidId::Missing { field: "request", max: 0 }),
@@ -110,11 +109,9 @@ pub(super) fn from_peer(response: pb::ExecuteResponse, owner: &Owner) -> Result<
             }),
         })),
         Some(Outcome::Refused(refused)) if refused.reason == errors::WRONG_NODE => Err(RouteError::WrongNode),
-        Some(Outcome::Refused(refused)) => Err(RouteError::Peer {
-            code: refused.code,
-            reason: refused.reason,
-            message: refused.message,
-        }),
+        Some(Outcome::Refused(refused)) => {
+            Err(RouteError::Peer { code: refused.code, reason: refused.reason, message: refused.message })
+        }
         None => Err(RouteError::OwnerUnreachable),
     }
 }

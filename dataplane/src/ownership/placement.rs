@@ -100,7 +100,9 @@ mod tests {
     #[test]
     fn a_node_that_is_not_of_the_target_sends_the_room_to_one_that_is() {
         let peers = [peer("old", "v1", true), peer("new", "v2", true), peer("full", "v2", false)];
-        let Placement::There(node) = place(&standing("v1", true), &peers, &room(1)) else { panic!("not forwarded") };
+        let Placement::There(node) = place(&standing("v1", true), &peers, &room(1)) else {
+            panic!("not forwarded")
+        };
         assert_eq!(node.node_id.as_str(), "new");
     }
 
@@ -108,7 +110,9 @@ mod tests {
     fn without_an_accepting_node_of_the_target_an_old_one_takes_the_room() {
         let peers = [peer("new", "v2", false), peer("old", "v1", true)];
         assert_eq!(place(&standing("v1", true), &peers, &room(1)), Placement::Here);
-        let Placement::There(node) = place(&standing("v1", false), &peers, &room(1)) else { panic!("not forwarded") };
+        let Placement::There(node) = place(&standing("v1", false), &peers, &room(1)) else {
+            panic!("not forwarded")
+        };
         assert_eq!(node.node_id.as_str(), "old");
         assert_eq!(place(&standing("v1", false), &peers[..1], &room(1)), Placement::Nowhere);
     }
@@ -122,7 +126,8 @@ mod tests {
             assert_eq!(place(&standing("v1", false), &peers, &room(n)), *choice);
         }
         for name in ["a", "b", "c"] {
-            let share = choices.iter().filter(|c| matches!(c, Placement::There(n) if n.node_id.as_str() == name));
+            let share =
+                choices.iter().filter(|c| matches!(c, Placement::There(n) if n.node_id.as_str() == name));
             assert!((60..=140).contains(&share.count()), "{name} gets about a third");
         }
     }

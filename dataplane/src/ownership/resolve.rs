@@ -29,7 +29,11 @@ pub enum Resolution {
 }
 
 /// Finds the owner.
-pub async fn resolve(leases: &Leases, store: &dyn RoomStore, room: &RoomKey) -> Result<Resolution, StoreError> {
+pub async fn resolve(
+    leases: &Leases,
+    store: &dyn RoomStore,
+    room: &RoomKey,
+) -> Result<Resolution, StoreError> {
     let view = leases.store().routes(std::slice::from_ref(room), leases.config().ttl).await;
     let view = view.ok().and_then(|mut views| views.pop());
     if let Some(resolution) = by_route(leases, view.as_ref()).await {

@@ -35,7 +35,8 @@ fn create(state: &RoomState, request: &pb::CreateRoomRequest, context: Context<'
         let message = format!("seat_count is {seat_count}; send 1 to {MAX_SEATS}");
         return Err(Rejection::new(RejectKind::InvalidArgument, "SEAT_COUNT_TOO_LARGE", message));
     }
-    let event = pb::RoomCreated { owner_user_id: request.owner_user_id.clone(), seat_count, at_ms: context.now_ms };
+    let event =
+        pb::RoomCreated { owner_user_id: request.owner_user_id.clone(), seat_count, at_ms: context.now_ms };
     decided(
         vec![Event::RoomCreated(event)],
         pb::command_result::Kind::Created(pb::RoomCreatedResult { seat_count }),
@@ -100,7 +101,11 @@ fn mic_up(state: &RoomState, user_id: &str, seat_no: u32, context: Context<'_>) 
 fn choose_seat(state: &RoomState, wanted: u32) -> Result<u32, Rejection> {
     if wanted == 0 {
         let free = state.seats.iter().position(Option::is_none).ok_or_else(|| {
-            Rejection::new(RejectKind::FailedPrecondition, "NO_FREE_SEAT", "all seats are taken; try again later")
+            Rejection::new(
+                RejectKind::FailedPrecondition,
+                "NO_FREE_SEAT",
+                "all seats are taken; try again later",
+            )
         })?;
         return Ok(count(free + 1));
     }

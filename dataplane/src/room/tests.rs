@@ -108,7 +108,8 @@ fn closing_clears_presence_and_keeps_the_seat_numbers() {
 fn a_heartbeat_refreshes_a_presence_and_never_creates_one() {
     let mut room = Room::new(&[create(), join("ann")]);
     let beat = |user: &str| {
-        pb::RoomHeartbeatRequest { app_code: "app".into(), room_id: "room".into(), user_id: user.into() }.encode_to_vec()
+        pb::RoomHeartbeatRequest { app_code: "app".into(), room_id: "room".into(), user_id: user.into() }
+            .encode_to_vec()
     };
     let before = VoiceRoom.state_hash(&room.state);
     VoiceRoom.touch(&mut room.state, &beat("ann"), 9_000).unwrap();

@@ -24,7 +24,9 @@ pub const WRONG_NODE: &str = "WRONG_NODE";
 /// A store that cannot be opened: a wrong URL is the flag's fault, an unreachable server is not.
 pub fn config_error(flag: &str, error: ConnectError) -> BoxError {
     match error {
-        ConnectError::Url { .. } | ConnectError::OldServer { .. } => Box::new(ConfigError::new(flag, error.to_string())),
+        ConnectError::Url { .. } | ConnectError::OldServer { .. } => {
+            Box::new(ConfigError::new(flag, error.to_string()))
+        }
         ConnectError::Connect(_) | ConnectError::Migrate(_) => Box::new(error),
     }
 }

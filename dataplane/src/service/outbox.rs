@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use roomcluster_lifecycle::{
-    BoxError, ConfigError, Identity, LogFormat, Process, Settings, Shutdown, args,
-};
+use roomcluster_lifecycle::{BoxError, ConfigError, Identity, LogFormat, Process, Settings, Shutdown, args};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -86,14 +84,17 @@ impl OutboxArgs {
 pub async fn start(process: Process, args: OutboxArgs) -> Result<Shutdown, BoxError> {
     let sink = args.outbox_sink_url.as_ref().unwrap_or(&args.redis_url);
     let worker =
-        OutboxWorker::start(&process, &args.database_url, sink, &args.node_id, args.worker_drain_timeout).await?;
+        OutboxWorker::start(&process, &args.database_url, sink, &args.node_id, args.worker_drain_timeout)
+            .await?;
     let all = process.tasks.clone();
     Ok(process
         .shutdown()
         .phase("outbox", args.worker_drain_timeout + SHUTDOWN_MARGIN, move |budget| async move {
             worker.shutdown(budget.deadline).await;
         })
-        .phase("tasks", Duration::from_secs(1), move |budget| async move { all.stop_and_join(budget.deadline).await }))
+        .phase("tasks", Duration::from_secs(1), move |budget| async move {
+            all.stop_and_join(budget.deadline).await
+        }))
 }
 
 /// A worker that runs in this process.
@@ -166,12 +167,16 @@ async fn open_store(url: &SecretString) -> Result<Arc<dyn OutboxStore>, ConfigEr
     let url = Url::parse(url.expose_secret()).map_err(|_| bad("it cannot be read as a URL"))?;
     match url.scheme() {
         "mysql" | "mariadb" => {
-            let options = parse::<MySqlConnectOptions>(&url).ok_or_else(|| bad("a part of it cannot be read"))?;
+            let options =
+                parse::<MySqlConnectOptions>(&url).ok_or_else(|| bad("a part of it cannot be read"))?;
             Ok(Arc::new(MySqlOutboxStore::new(options, STORE_TIMEOUT)))
         }
         "sqlite" => {
-            let options = parse::<SqliteConnectOptions>(&url).ok_or_else(|| bad("a part of it cannot be read"))?;
-            let pool = SqlitePoolOptions::new().max_connections(2).connect_lazy_with(options.busy_timeout(STORE_TIMEOUT));
+            let options =
+                parse::<SqliteConnectOptions>(&url).ok_or_else(|| bad("a part of it cannot be read"))?;
+            let pool = SqlitePoolOptions::new()
+                .max_connections(2)
+                .connect_lazy_with(options.busy_timeout(STORE_TIMEOUT));
             Ok(Arc::new(SqliteOutboxStore::new(pool)))
         }
         _ => Err(bad("its scheme is not mysql, mariadb or sqlite")),

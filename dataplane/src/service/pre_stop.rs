@@ -31,7 +31,9 @@ pub async fn run(args: &PreStopArgs) -> Result<(), BoxError> {
 /// One request of fixed text: no HTTP client is worth carrying for it.
 async fn ask(address: SocketAddr) -> Result<(), BoxError> {
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!("POST /admin/pre-stop HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "POST /admin/pre-stop HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

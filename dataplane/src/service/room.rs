@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use clap::Args;
 use roomcluster_lifecycle::{
-    BoxError, Check, ConfigError, GrpcServer, Identity, LogFormat, Process, Settings, Shutdown, ShutdownCounts,
-    args, listen,
+    BoxError, Check, ConfigError, GrpcServer, Identity, LogFormat, Process, Settings, Shutdown,
+    ShutdownCounts, args, listen,
 };
 use secrecy::SecretString;
 use tonic::service::Routes;
 use tracing::warn;
 
+use super::errors;
+use super::outbox::OutboxWorker;
 use crate::cell::{CellConfig, CellMetrics, Cells, Committer, CommitterConfig, Shared};
 use crate::faults;
 use crate::forward::Router;
@@ -24,8 +26,6 @@ use crate::ownership::lease::LeaseStore;
 use crate::ownership::redis::{RedisLeases, RedisOptions};
 use crate::ownership::{LeaseConfig, Leases, Peers};
 use crate::room::VoiceRoom;
-use super::errors;
-use super::outbox::OutboxWorker;
 use crate::store::{RoomStore, connect};
 use crate::types::{Incarnation, NodeId, NodeRef};
 
@@ -146,7 +146,11 @@ impl RoomArgs {
         let node_id =
             NodeId::new(&self.node_id).map_err(|error| ConfigError::new("--node-id", error.to_string()))?;
         check_address(&self.advertise_addr)?;
-        Ok(NodeRef { node_id, incarnation: Incarnation::random(&mut rand::rng()), address: self.advertise_addr.clone() })
+        Ok(NodeRef {
+            node_id,
+            incarnation: Incarnation::random(&mut rand::rng()),
+            address: self.advertise_addr.clone(),
+        })
     }
 }
 
@@ -205,7 +209,8 @@ pub async fn start_with(process: Process, args: RoomArgs, stores: Stores) -> Res
     }
     let node = args.node()?;
     let orders = Arc::new(Orders::new(&process, &args, &node));
-    let leases = Arc::new(Leases::new(node.clone(), Arc::clone(&stores.leases), LeaseConfig::new(args.lease_ttl)));
+    let leases =
+        Arc::new(Leases::new(node.clone(), Arc::clone(&stores.leases), LeaseConfig::new(args.lease_ttl)));
     let work = process.tasks.group();
     let cells = start_cells(&process, &args, &stores, &leases, &work);
     let peers = Arc::new(Peers::default());
@@ -232,7 +237,8 @@ fn start_cells(
     work: &roomcluster_lifecycle::Tasks,
 ) -> Cells<VoiceRoom> {
     let metrics = process.metrics.register(CellMetrics::register);
-    let config = CommitterConfig { sessions: usize::from(args.commit_sessions), ..CommitterConfig::default() };
+    let config =
+        CommitterConfig { sessions: usize::from(args.commit_sessions), ..CommitterConfig::default() };
     let committer = Committer::start(work, &stores.rooms, leases, &metrics, config);
     Cells::new(Shared {
         logic: VoiceRoom,
@@ -248,20 +254,29 @@ fn start_cells(
 
 fn add_checks(process: &Process, stores: &Stores) {
     let rooms = Arc::clone(&stores.rooms);
-    process.health.add_check(Check::hard("mysql").timeout(Duration::from_millis(300)).fail_after(2), move || {
-        let rooms = Arc::clone(&rooms);
-        async move { rooms.ping().await }
-    });
+    process.health.add_check(
+        Check::hard("mysql").timeout(Duration::from_millis(300)).fail_after(3),
+        move || {
+            let rooms = Arc::clone(&rooms);
+            async move { rooms.ping().await }
+        },
+    );
     let rooms = Arc::clone(&stores.rooms);
-    process.health.add_check(Check::hard("schema").timeout(Duration::from_millis(300)).fail_after(2), move || {
-        let rooms = Arc::clone(&rooms);
-        async move { rooms.check_schema().await }
-    });
+    process.health.add_check(
+        Check::hard("schema").timeout(Duration::from_millis(300)).fail_after(3),
+        move || {
+            let rooms = Arc::clone(&rooms);
+            async move { rooms.check_schema().await }
+        },
+    );
     let leases = Arc::clone(&stores.leases);
-    process.health.add_check(Check::hard("redis").timeout(Duration::from_millis(200)).fail_after(2), move || {
-        let leases = Arc::clone(&leases);
-        async move { leases.probe().await }
-    });
+    process.health.add_check(
+        Check::hard("redis").timeout(Duration::from_millis(200)).fail_after(3),
+        move || {
+            let leases = Arc::clone(&leases);
+            async move { leases.probe().await }
+        },
+    );
 }
 
 async fn start_outbox(process: &Process, args: &RoomArgs) -> Result<Option<OutboxWorker>, BoxError> {
@@ -269,7 +284,9 @@ async fn start_outbox(process: &Process, args: &RoomArgs) -> Result<Option<Outbo
         return Ok(None);
     }
     let sink = args.outbox_sink_url.as_ref().unwrap_or(&args.redis_url);
-    let handle = OutboxWorker::start(process, &args.database_url, sink, &args.node_id, args.outbox_flush_timeout).await?;
+    let handle =
+        OutboxWorker::start(process, &args.database_url, sink, &args.node_id, args.outbox_flush_timeout)
+            .await?;
     Ok(Some(handle))
 }
 
@@ -284,8 +301,10 @@ fn start_grpc(
     let guard = auth::NodeToken::new(args.node_token.clone());
     let store = Arc::clone(&stores.rooms);
     let rooms = api::RoomApi::new(Arc::clone(router), store).into_server(MAX_REQUEST_BYTES);
-    let peers = peer_api::PeerApi::new(Arc::clone(router), node.clone()).into_server(guard.clone(), MAX_PEER_BYTES);
-    let nodes = node_api::NodeApi::new(Arc::clone(orders), router.cells().clone(), node.clone()).into_server(guard);
+    let peers =
+        peer_api::PeerApi::new(Arc::clone(router), node.clone()).into_server(guard.clone(), MAX_PEER_BYTES);
+    let nodes =
+        node_api::NodeApi::new(Arc::clone(orders), router.cells().clone(), node.clone()).into_server(guard);
     let routes = Routes::new(rooms).add_service(peers).add_service(nodes);
     let listener = listen("--grpc-listen", args.grpc_listen)?;
     Ok(GrpcServer::start(listener, routes, &process.health, &process.tasks)?)

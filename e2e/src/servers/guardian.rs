@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::Context;
+use tempfile::TempDir;
 
 /// Reads orders from its input, one a line, and answers each with a line. At the end of its input, which comes
-/// at the latest when the test's process ends, it kills the server and removes the directory.
+/// at the latest when the test's process ends, it kills the server and removes the directory. Signals that end
+/// a test from its terminal or its time-out reach the guardian too, and must not end it before that.
 const SCRIPT: &str = r#"
+trap '' HUP INT TERM PIPE
 dir=$1
 shift
 run() { "$@" </dev/null >>"$dir/log" 2>&1 & pid=$!; }
@@ -37,10 +40,11 @@ pub(super) struct Guardian {
 
 impl Guardian {
     /// Starts `command` and holds it; the directory is the guardian's from now on.
-    pub(super) fn start(dir: &Path, command: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn start(dir: TempDir, command: &[String]) -> anyhow::Result<Self> {
+        let dir = dir.keep();
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "sh"])
-            .arg(dir)
+            .arg(&dir)
             .args(command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -48,7 +52,7 @@ impl Guardian {
             .context("cannot start a shell")?;
         let orders = shell.stdin.take();
         let answers = BufReader::new(shell.stdout.take().context("the shell has no output")?);
-        let mut guardian = Self { shell, orders, answers, dir: dir.to_owned() };
+        let mut guardian = Self { shell, orders, answers, dir };
         guardian.answer()?;
         Ok(guardian)
     }

@@ -33,11 +33,11 @@ impl MariaDb {
 
     /// Starts a server with further options.
     pub async fn start_with(options: &[&str]) -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("mariadb-").tempdir()?.keep();
-        let data = format!("--datadir={}/data", dir.display());
+        let dir = tempfile::Builder::new().prefix("mariadb-").tempdir()?;
+        let data = format!("--datadir={}/data", dir.path().display());
         // Servers that share a directory for temporary files remove each other's.
-        std::fs::create_dir(dir.join("tmp"))?;
-        let temporary = format!("--tmpdir={}/tmp", dir.display());
+        std::fs::create_dir(dir.path().join("tmp"))?;
+        let temporary = format!("--tmpdir={}/tmp", dir.path().display());
         let installed = Command::new("mariadb-install-db")
             .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
             .args([data.as_str(), temporary.as_str(), "--user=root", "--skip-name-resolve"])
@@ -51,9 +51,9 @@ impl MariaDb {
         let port = free_port()?;
         let mut command = vec!["mariadbd".to_owned(), "--no-defaults".to_owned(), data, temporary];
         command.extend([
-            format!("--socket={}/socket", dir.display()),
+            format!("--socket={}/socket", dir.path().display()),
             format!("--port={port}"),
-            format!("--slow-query-log-file={}/slow-log", dir.display()),
+            format!("--slow-query-log-file={}/slow-log", dir.path().display()),
             "--log-slow-verbosity=query_plan".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             "--user=root".to_owned(),
@@ -63,7 +63,7 @@ impl MariaDb {
             "--innodb-log-file-size=256M".to_owned(),
         ]);
         command.extend(options.iter().map(|&option| option.to_owned()));
-        let server = Self { guardian: Guardian::start(&dir, &command)?, port, databases: AtomicU32::new(0) };
+        let server = Self { guardian: Guardian::start(dir, &command)?, port, databases: AtomicU32::new(0) };
         server.wait().await?;
         let mut root = server.root().await?;
         root.execute(AssertSqlSafe(format!(

@@ -20,7 +20,7 @@ pub struct Redis {
 impl Redis {
     /// Starts a server.
     pub async fn start() -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("redis-").tempdir()?.keep();
+        let dir = tempfile::Builder::new().prefix("redis-").tempdir()?;
         let port = free_port()?;
         let command = [
             "redis-server",
@@ -29,14 +29,14 @@ impl Redis {
             "--bind",
             "127.0.0.1",
             "--dir",
-            &dir.display().to_string(),
+            &dir.path().display().to_string(),
             "--save",
             "",
             "--appendonly",
             "yes",
         ]
         .map(str::to_owned);
-        let server = Self { guardian: Guardian::start(&dir, &command)?, port };
+        let server = Self { guardian: Guardian::start(dir, &command)?, port };
         server.wait().await?;
         Ok(server)
     }

@@ -24,6 +24,8 @@ use crate::types::{CommandId, RoomKey};
 
 /// How long a request may take when its client gave no deadline: as long as the documented retries together.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
+/// So much of a client's time is kept for the way back, so that it gets the reason and not a bare time-out.
+const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 /// No request may wait longer, whatever its client says.
 const MAX_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -61,7 +63,12 @@ impl RoomApi {
         }))
     }
 
-    async fn route(&self, room: &RoomKey, request: cell::Request, deadline: Instant) -> Result<Routed, Status> {
+    async fn route(
+        &self,
+        room: &RoomKey,
+        request: cell::Request,
+        deadline: Instant,
+    ) -> Result<Routed, Status> {
         self.router.route(room, request, deadline).await.map_err(|error| errors::route_status(&error))
     }
 }
@@ -76,7 +83,10 @@ impl RoomService for RoomApi {
         self.command(request.scope.take(), Kind::Create(request), deadline).await
     }
 
-    async fn join_room(&self, request: Request<pb::JoinRoomRequest>) -> Result<Response<pb::CommandResponse>, Status> {
+    async fn join_room(
+        &self,
+        request: Request<pb::JoinRoomRequest>,
+    ) -> Result<Response<pb::CommandResponse>, Status> {
         let (mut request, deadline) = open(request);
         self.command(request.scope.take(), Kind::Join(request), deadline).await
     }
@@ -89,12 +99,18 @@ impl RoomService for RoomApi {
         self.command(request.scope.take(), Kind::Leave(request), deadline).await
     }
 
-    async fn mic_up(&self, request: Request<pb::MicUpRequest>) -> Result<Response<pb::CommandResponse>, Status> {
+    async fn mic_up(
+        &self,
+        request: Request<pb::MicUpRequest>,
+    ) -> Result<Response<pb::CommandResponse>, Status> {
         let (mut request, deadline) = open(request);
         self.command(request.scope.take(), Kind::MicUp(request), deadline).await
     }
 
-    async fn mic_down(&self, request: Request<pb::MicDownRequest>) -> Result<Response<pb::CommandResponse>, Status> {
+    async fn mic_down(
+        &self,
+        request: Request<pb::MicDownRequest>,
+    ) -> Result<Response<pb::CommandResponse>, Status> {
         let (mut request, deadline) = open(request);
         self.command(request.scope.take(), Kind::MicDown(request), deadline).await
     }
@@ -119,7 +135,10 @@ impl RoomService for RoomApi {
         Ok(Response::new(pb::RoomHeartbeatResponse { owner: Some(owner(&routed)), ..response }))
     }
 
-    async fn get_room(&self, request: Request<pb::GetRoomRequest>) -> Result<Response<pb::GetRoomResponse>, Status> {
+    async fn get_room(
+        &self,
+        request: Request<pb::GetRoomRequest>,
+    ) -> Result<Response<pb::GetRoomResponse>, Status> {
         let (request, deadline) = open(request);
         let room = check_room(&request.app_code, &request.room_id)?;
         let routed = self.route(&room, cell::Request::Query { payload: Bytes::new() }, deadline).await?;
@@ -132,9 +151,10 @@ impl RoomService for RoomApi {
         request: Request<pb::GetCommandRequest>,
     ) -> Result<Response<pb::GetCommandResponse>, Status> {
         let (room, command_id) = check_scope(request.into_inner().scope)?;
-        let row = self.store.command(&room, &command_id).await.map_err(|error| {
-            errors::status(Code::Unavailable, "DATABASE_UNAVAILABLE", error.to_string())
-        })?;
+        let row =
+            self.store.command(&room, &command_id).await.map_err(|error| {
+                errors::status(Code::Unavailable, "DATABASE_UNAVAILABLE", error.to_string())
+            })?;
         let Some(row) = row else {
             let outcome = pb::get_command_response::Outcome::NotRecorded.into();
             return Ok(Response::new(pb::GetCommandResponse { outcome, response: None }));
@@ -154,7 +174,7 @@ impl RoomService for RoomApi {
 
 fn open<T>(request: Request<T>) -> (T, Instant) {
     let timeout = grpc_timeout(request.metadata()).unwrap_or(DEFAULT_DEADLINE).min(MAX_DEADLINE);
-    (request.into_inner(), Instant::now() + timeout)
+    (request.into_inner(), Instant::now() + timeout - ANSWER_MARGIN.min(timeout / 10))
 }
 
 fn owner(routed: &Routed) -> pb::Owner {

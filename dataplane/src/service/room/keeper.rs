@@ -80,7 +80,9 @@ impl Keeper {
         let renewed = self.inner.leases.renew().await;
         match (announced && renewed.is_ok(), answered_before) {
             (true, false) => info!("The lease store answers again"),
-            (false, true) => warn!("The lease store does not answer; leases are taken in the database meanwhile"),
+            (false, true) => {
+                warn!("The lease store does not answer; leases are taken in the database meanwhile")
+            }
             _ => {}
         }
         announced && renewed.is_ok()

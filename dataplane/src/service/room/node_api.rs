@@ -29,7 +29,10 @@ impl NodeApi {
         Self { orders, cells, node }
     }
 
-    pub(super) fn into_server(self, guard: NodeToken) -> InterceptedService<NodeServiceServer<Self>, NodeToken> {
+    pub(super) fn into_server(
+        self,
+        guard: NodeToken,
+    ) -> InterceptedService<NodeServiceServer<Self>, NodeToken> {
         InterceptedService::new(NodeServiceServer::new(self), guard)
     }
 
@@ -54,12 +57,18 @@ impl NodeApi {
 
 #[tonic::async_trait]
 impl NodeService for NodeApi {
-    async fn set_order(&self, request: Request<pb::SetOrderRequest>) -> Result<Response<pb::NodeStatus>, Status> {
+    async fn set_order(
+        &self,
+        request: Request<pb::SetOrderRequest>,
+    ) -> Result<Response<pb::NodeStatus>, Status> {
         self.orders.apply(request.get_ref()).map_err(|error| order_status(&error))?;
         Ok(Response::new(self.status()))
     }
 
-    async fn get_node(&self, _request: Request<pb::GetNodeRequest>) -> Result<Response<pb::NodeStatus>, Status> {
+    async fn get_node(
+        &self,
+        _request: Request<pb::GetNodeRequest>,
+    ) -> Result<Response<pb::NodeStatus>, Status> {
         Ok(Response::new(self.status()))
     }
 

@@ -68,8 +68,9 @@ pub struct Orders {
 
 impl Orders {
     pub(super) fn new(process: &Process, args: &RoomArgs, node: &NodeRef) -> Self {
-        let gate =
-            args.await_order.then(|| process.health.closed_gate("order", "waits for the operator's first order"));
+        let gate = args
+            .await_order
+            .then(|| process.health.closed_gate("order", "waits for the operator's first order"));
         Self {
             node_id: node.node_id.clone(),
             pod_uid: args.pod_uid.clone(),
@@ -160,7 +161,9 @@ impl Orders {
             accepting: standing.accepting,
             rooms_held,
             target_revision: standings.target_revision,
-            blocked: blocked.map(|(reason, rooms)| pb::BlockedRooms { reason: reason.name().to_owned(), rooms: *rooms }).collect(),
+            blocked: blocked
+                .map(|(reason, rooms)| pb::BlockedRooms { reason: reason.name().to_owned(), rooms: *rooms })
+                .collect(),
         }
     }
 

@@ -38,7 +38,8 @@ impl PeerApi {
     /// An address may have been given to another pod, and a pod may run another process.
     fn is_meant(&self, request: &pb::ExecuteRequest) -> bool {
         request.for_node_id == self.node.node_id.as_str()
-            && (request.for_incarnation.is_empty() || request.for_incarnation == self.node.incarnation.to_hex())
+            && (request.for_incarnation.is_empty()
+                || request.for_incarnation == self.node.incarnation.to_hex())
     }
 }
 
