@@ -12,6 +12,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use roomcluster_crds::{Phase, PodStatus, RoomCluster, RoomClusterStatus, names};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::kubectl::Kubectl;
 use crate::lounge::{self, Lounge};
@@ -29,6 +30,9 @@ const STORES_PATIENCE: Duration = Duration::from_secs(90);
 const START_PATIENCE: Duration = Duration::from_secs(120);
 /// A roll of three pods.
 pub const ROLL_PATIENCE: Duration = Duration::from_secs(180);
+
+/// From a pod's readiness to its place behind the Service, on every node.
+const SERVICE_LAG: Duration = Duration::from_secs(2);
 
 /// One namespace and what is in it.
 #[derive(Clone)]
@@ -310,6 +314,8 @@ impl Site {
     /// # Errors
     /// When one does not.
     pub async fn busy(&self, plan: &Plan) -> Result<Load> {
+        // kube-proxy gathers changes for a second: before that, all connections would end at the first pod.
+        sleep(SERVICE_LAG).await;
         let mut load = self.load("load", plan).await?;
         load.await_rooms(plan.rooms).await?;
         Ok(load)

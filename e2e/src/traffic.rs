@@ -19,6 +19,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// The audit reads all that was written, and waits for events to arrive.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(120);
 
+/// A Service chooses a pod for each connection at random: with so many, every pod of a few gets some.
+const CONNECTIONS: &str = "24";
+
 /// What clients do.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -152,7 +155,16 @@ impl Load {
         }
         let log = std::fs::File::create(file("log")).context("make the log of the clients")?;
         let child = Command::new(dataplane)
-            .args(["load", "--create", "--target", target, "--prefix", plan.prefix])
+            .args([
+                "load",
+                "--create",
+                "--target",
+                target,
+                "--connections",
+                CONNECTIONS,
+                "--prefix",
+                plan.prefix,
+            ])
             .args(["--rooms", &plan.rooms.to_string(), "--rate", &plan.rate.to_string()])
             .args(["--hot-rooms", &plan.hot_rooms.to_string(), "--hot-rate", &plan.hot_rate.to_string()])
             .arg("--ledger")

@@ -30,16 +30,17 @@ async fn the_eviction_of_a_pod_with_rooms_is_refused_whatever_the_others_do() {
         })
         .await?;
         ensure!(site.pods().await?.len() > old.len(), "there is no surge pod");
-        for pod in &old {
-            refused(site, &pod.name_any()).await.context(format!("{draining} evacuates"))?;
+        let with_rooms = pods_with_rooms(site).await?;
+        ensure!(with_rooms.contains(&draining) && with_rooms.len() > 1, "only {with_rooms:?} have rooms");
+        for pod in &with_rooms {
+            refused(site, pod).await.context(format!("{draining} evacuates"))?;
         }
 
-        // Another pod fails meanwhile: one more that is not healthy.
-        let broken =
-            old.iter().find(|pod| pod.name_any() != draining).context("there is one pod only")?.name_any();
-        site.kubectl.run(&["delete", "pod", &broken, "--wait=false"]).await?;
-        for pod in old.iter().filter(|pod| pod.name_any() != broken) {
-            refused(site, &pod.name_any()).await.context(format!("{broken} ends"))?;
+        // Another pod ends meanwhile: one more that is not healthy.
+        let ending = with_rooms.iter().find(|pod| **pod != draining).context("one pod has all rooms")?;
+        site.kubectl.run(&["delete", "pod", ending, "--wait=false"]).await?;
+        for pod in with_rooms.iter().filter(|pod| *pod != ending) {
+            refused(site, pod).await.context(format!("{ending} ends"))?;
         }
 
         for pod in &old {
@@ -50,6 +51,11 @@ async fn the_eviction_of_a_pod_with_rooms_is_refused_whatever_the_others_do() {
         site.verdict(load).await?.safe()
     })
     .await;
+}
+
+async fn pods_with_rooms(site: &Site) -> Result<Vec<String>> {
+    let pods = site.status().await?.pods;
+    Ok(pods.into_iter().filter(|pod| pod.rooms.is_some_and(|rooms| rooms > 0)).map(|pod| pod.name).collect())
 }
 
 async fn refused(site: &Site, pod: &str) -> Result<()> {

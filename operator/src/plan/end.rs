@@ -4,6 +4,7 @@
 //! from another process than the one that took the order, says nothing about the pod's rooms. A running pod
 //! needs two sources: its own count, and the database as another pod reads it.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -181,8 +182,9 @@ fn rooms_without_successor(report: &NodeReport) -> u64 {
 }
 
 fn held_by(report: &NodeReport) -> Option<String> {
-    let reasons: Vec<_> =
-        report.blocked.iter().filter(|b| b.rooms > 0).map(|b| format!("{}: {}", b.reason, b.rooms)).collect();
+    let mut blocked: Vec<_> = report.blocked.iter().filter(|blocked| blocked.rooms > 0).collect();
+    blocked.sort_by_key(|blocked| Reverse(blocked.rooms));
+    let reasons: Vec<_> = blocked.iter().map(|blocked| format!("{}: {}", blocked.reason, blocked.rooms)).collect();
     (!reasons.is_empty()).then(|| reasons.join(", "))
 }
 

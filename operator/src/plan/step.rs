@@ -257,6 +257,16 @@ impl BlockedReason {
         }
     }
 
+    /// The nearest name for what is in the way: the node's own word where it gave one, else [`Self::name`].
+    #[must_use]
+    pub fn cause(&self) -> &str {
+        match self {
+            // The node's word is a list of reasons with counts, the weightiest first.
+            Self::HoldsRooms { held_by: Some(why), .. } => why.split(':').next().unwrap_or(why),
+            other => other.name(),
+        }
+    }
+
     /// Whether it holds for every pod whose turn has not come, so that saying it of one says it of all.
     #[must_use]
     pub const fn is_of_the_whole_roll(&self) -> bool {

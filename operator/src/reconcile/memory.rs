@@ -18,7 +18,7 @@ pub(super) struct Key {
 #[derive(Debug, Default)]
 struct Remembered {
     failures: u32,
-    blocked: HashSet<(Option<PodName>, &'static str)>,
+    blocked: HashSet<(Option<PodName>, String)>,
     counted: HashSet<&'static str>,
 }
 
@@ -66,7 +66,7 @@ impl Memory {
         let mut standing = HashSet::new();
         let new: Vec<_> = told
             .filter(|blocked| {
-                let about = (subject(blocked), blocked.reason.name());
+                let about = (subject(blocked), blocked.reason.cause().to_owned());
                 !remembered.blocked.contains(&about) & standing.insert(about)
             })
             .cloned()
@@ -114,6 +114,19 @@ mod tests {
         assert_eq!(memory.newly_blocked(&key, &[holds(2)], &metrics).len(), 0);
         assert_eq!(memory.newly_blocked(&key, &[], &metrics).len(), 0);
         assert_eq!(memory.newly_blocked(&key, &[holds(1)], &metrics).len(), 1);
+    }
+
+    #[test]
+    fn that_a_node_says_what_keeps_its_rooms_is_told_also_when_it_was_known_to_hold_some() {
+        let (memory, metrics) = (Memory::default(), OperatorMetrics::default());
+        let key = Key { namespace: "n".to_owned(), name: "c".to_owned(), uid: "u".to_owned() };
+        let holds = |held_by: Option<&str>| Blocked {
+            pod: Some(PodName::new("a")),
+            reason: BlockedReason::HoldsRooms { rooms: 3, held_by: held_by.map(str::to_owned) },
+        };
+        assert_eq!(memory.newly_blocked(&key, &[holds(None)], &metrics).len(), 1);
+        assert_eq!(memory.newly_blocked(&key, &[holds(Some("SnapshotFlush: 3"))], &metrics).len(), 1);
+        assert_eq!(memory.newly_blocked(&key, &[holds(Some("SnapshotFlush: 2"))], &metrics).len(), 0);
     }
 
     #[test]

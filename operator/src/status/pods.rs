@@ -54,7 +54,7 @@ fn drain(pod: &ObservedPod, rooms: Option<u64>, facts: &Facts<'_>) -> Option<Pod
         reasons: intent.reasons.iter().copied().collect(),
         started: Some(Time(intent.since)),
         remaining: rooms,
-        blocked_by: blocked.map(|blocked| blocked.reason.name().to_owned()),
+        blocked_by: blocked.map(|blocked| blocked.reason.cause().to_owned()),
     })
 }
 
