@@ -7,6 +7,7 @@
 pub mod drain;
 pub mod duration;
 pub mod names;
+mod reference;
 mod rules;
 mod schema;
 pub mod spec;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use drain::{Drain, DrainMethod, DrainReason, OnTimeout};
 pub use duration::DurationText;
+pub use reference::reference;
 pub use schema::crd;
 pub use spec::{
     Database, Outbox, OutboxMode, Redis, RoomCluster, RoomClusterSpec, SecretKeyRef, Shutdown,

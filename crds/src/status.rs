@@ -144,8 +144,6 @@ pub struct PodDrain {
 pub struct Ledger {
     /// Rooms that were flushed and released.
     pub released: u64,
-    /// Rooms that ended by themselves while their pod drained.
-    pub ended: u64,
     /// Rooms that their pod still held when it was ended because of onTimeout.
     pub forced: u64,
     /// Rooms of pods that vanished.

@@ -11,7 +11,7 @@ pub mod placement;
 pub mod redis;
 pub mod resolve;
 
-pub use keeper::{Lease, LeaseConfig, Leases, Verdict};
+pub use keeper::{Lease, LeaseConfig, LeaseMetrics, Leases, Verdict};
 pub use peers::Peers;
 pub use placement::{Placement, Standing, place};
 pub use resolve::{Resolution, resolve};

@@ -7,7 +7,7 @@ use e2e::node::{
     Node, NodeSpec, OutboxProcess, PATIENCE, create, eventually, join, join_until_answered, reason,
     run_dataplane, scope, within,
 };
-use e2e::servers::{MariaDb, Redis};
+use e2e::servers::{MariaDb, Redis, TcpProxy, Trap};
 use nix::sys::signal::Signal;
 use roomcluster_proto::node::v1 as node_pb;
 use roomcluster_proto::node::v1::node_service_client::NodeServiceClient;
@@ -174,6 +174,32 @@ async fn a_command_whose_reply_was_lost_gives_the_stored_result_on_another_node(
     assert!(answer.replayed);
     assert_eq!(Some(&answer.result), told.response.as_ref().map(|response| &response.result));
     assert_eq!(stores.committed("r").await?, ["create", "join-ann"]);
+    stores.audit().await
+}
+
+/// P2, P3: whichever way the connection is lost while COMMIT is under way, the caller is told the truth, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_lost_at_commit_never_makes_a_command_look_failed_nor_runs_it_twice() -> Result<()> {
+    let stores = Stores::start().await?;
+    let proxy = TcpProxy::start(stores.mariadb.port()).await?;
+    let direct = format!(":{}/", stores.mariadb.port());
+    let proxied = stores.database_url.replace(&direct, &format!(":{}/", proxy.port()));
+    anyhow::ensure!(proxied != stores.database_url, "the URL names no port: {proxied}");
+    let a = Node::ready(NodeSpec::new("a", &proxied, &stores.redis.url())).await?;
+    a.rooms()?.create_room(create("r")).await?;
+    for (n, trap) in
+        [Trap::CutBefore, Trap::CutAfter, Trap::CutAfter, Trap::CutBefore].into_iter().enumerate()
+    {
+        let (user, before) = (format!("u{n}"), stores.committed("r").await?.len() as u64);
+        // COM_QUERY, not the words READ COMMITTED of a new session.
+        proxy.set_trap(b"\x03COMMIT", trap);
+        let request = within(Duration::from_secs(15), join("r", &user));
+        let answer = a.rooms()?.join_room(request).await?.into_inner();
+        proxy.sprung(u32::try_from(n)? + 1).await;
+        assert_eq!(answer.seq, before + 1, "the command has the next place");
+        let ids = stores.committed("r").await?;
+        assert_eq!(ids.len() as u64, before + 1, "it ran once: {ids:?}");
+    }
     stores.audit().await
 }
 

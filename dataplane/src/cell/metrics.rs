@@ -40,6 +40,12 @@ impl CellMetrics {
             "Snapshots that were not written in time.",
             &metrics.snapshot_flush_failed,
         );
+        // Two names, as the two pages of the specification have it.
+        add(
+            "room_snapshot_flush_failures",
+            "Snapshots that were not written in time.",
+            &metrics.snapshot_flush_failed,
+        );
         add("room_lease_release", "Leases released.", &metrics.lease_release);
         add("room_lease_release_failed", "Leases that could not be released.", &metrics.lease_release_failed);
         metrics

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::mailbox::{Control, Offer};
 use super::resident::{PendingSnapshot, Resident};
@@ -137,6 +137,7 @@ impl<L: RoomLogic> Cells<L> {
                 shared.leases.let_go(&lease).await;
                 self.remove(cell);
                 shared.metrics.lease_released();
+                debug!(room_id = %cell.room(), lease_token = ?lease.claim.token, epoch = %lease.claim.epoch, "A lease was released");
                 LetGo::Released
             }
             Err(error) => {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::ownership::embedded::EmbeddedLeases;
 use crate::ownership::lease::LeaseStore;
-use crate::ownership::{LeaseConfig, Leases};
+use crate::ownership::{LeaseConfig, LeaseMetrics, Leases};
 use crate::room::VoiceRoom;
 use crate::store::{Take, TakeOutcome, connect};
 use crate::types::{Claim, Incarnation, LeaseToken, NodeId, NodeRef};
@@ -36,7 +36,7 @@ impl World {
     fn node(&self, name: &str, config: CellConfig) -> Cells<VoiceRoom> {
         let node = node_ref(name);
         let ttl = LeaseConfig::new(Duration::from_secs(6));
-        let leases = Arc::new(Leases::new(node, Arc::clone(&self.leases), ttl));
+        let leases = Arc::new(Leases::new(node, Arc::clone(&self.leases), ttl, LeaseMetrics::default()));
         let metrics = CellMetrics::default();
         let config_of_committer = CommitterConfig { sessions: 1, ..CommitterConfig::default() };
         let committer = Committer::start(&self.tasks, &self.store, &leases, &metrics, config_of_committer);

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -82,6 +84,22 @@ pub enum Verdict {
     Expired,
 }
 
+/// What leases count. No label carries a room.
+#[derive(Debug, Clone, Default)]
+pub struct LeaseMetrics {
+    check_failures: Counter,
+}
+
+impl LeaseMetrics {
+    /// Counters that `registry` shows.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let help = "Calls about leases that the lease store did not answer.";
+        registry.register("room_lease_check_failures", help, metrics.check_failures.clone());
+        metrics
+    }
+}
+
 /// The leases of this node.
 pub struct Leases {
     node: NodeRef,
@@ -89,12 +107,18 @@ pub struct Leases {
     config: LeaseConfig,
     base: Instant,
     held: Mutex<HashMap<RoomKey, Arc<Lease>>>,
+    metrics: LeaseMetrics,
 }
 
 impl Leases {
     /// No leases yet.
-    pub fn new(node: NodeRef, store: Arc<dyn LeaseStore>, config: LeaseConfig) -> Self {
-        Self { node, store, config, base: Instant::now(), held: Mutex::default() }
+    pub fn new(
+        node: NodeRef,
+        store: Arc<dyn LeaseStore>,
+        config: LeaseConfig,
+        metrics: LeaseMetrics,
+    ) -> Self {
+        Self { node, store, config, base: Instant::now(), held: Mutex::default(), metrics }
     }
 
     /// The node that holds them.
@@ -162,10 +186,12 @@ impl Leases {
                 }
                 leases.iter().zip(&views).map(|(lease, view)| verdict(lease, view)).collect()
             }
-            Err(_silent) => leases
-                .iter()
-                .map(|lease| if lease.is_valid() { Verdict::GoOn } else { Verdict::Expired })
-                .collect(),
+            Err(_silent) => {
+                self.metrics.check_failures.inc();
+                let alone =
+                    |lease: &Arc<Lease>| if lease.is_valid() { Verdict::GoOn } else { Verdict::Expired };
+                leases.iter().map(alone).collect()
+            }
         }
     }
 
@@ -175,7 +201,10 @@ impl Leases {
         for batch in leases.chunks(RENEWAL_BATCH) {
             let writes: Vec<_> = batch.iter().map(|lease| self.write(lease)).collect();
             let sent_at = Instant::now();
-            let puts = self.store.put_routes(&writes, self.config.ttl).await?;
+            let puts = self.store.put_routes(&writes, self.config.ttl).await;
+            let puts = puts.inspect_err(|_silent| {
+                self.metrics.check_failures.inc();
+            })?;
             for (lease, put) in batch.iter().zip(puts) {
                 match put {
                     RoutePut::Held => lease.extend(self.deadline(sent_at)),

@@ -24,7 +24,7 @@ use crate::forward::Router;
 use crate::forward::client::PeerClients;
 use crate::ownership::lease::LeaseStore;
 use crate::ownership::redis::{RedisLeases, RedisOptions};
-use crate::ownership::{LeaseConfig, Leases, Peers};
+use crate::ownership::{LeaseConfig, LeaseMetrics, Leases, Peers};
 use crate::room::VoiceRoom;
 use crate::store::{RoomStore, connect};
 use crate::types::{Incarnation, NodeId, NodeRef};
@@ -209,8 +209,9 @@ pub async fn start_with(process: Process, args: RoomArgs, stores: Stores) -> Res
     }
     let node = args.node()?;
     let orders = Arc::new(Orders::new(&process, &args, &node));
-    let leases =
-        Arc::new(Leases::new(node.clone(), Arc::clone(&stores.leases), LeaseConfig::new(args.lease_ttl)));
+    let metrics = process.metrics.register(LeaseMetrics::register);
+    let config = LeaseConfig::new(args.lease_ttl);
+    let leases = Arc::new(Leases::new(node.clone(), Arc::clone(&stores.leases), config, metrics));
     let work = process.tasks.group();
     let cells = start_cells(&process, &args, &stores, &leases, &work);
     let peers = Arc::new(Peers::default());
