@@ -178,3 +178,58 @@ impl Default for Screen {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{from_value, json};
+
+    fn snapshot(elapsed_s: f64, phase: &str) -> Snapshot {
+        let pod = json!({ "name": "lounge-a", "uid": "u", "revision": "7f3c", "phase": phase, "rooms": 53,
+            "drain": { "epoch": 2, "reasons": ["Upgrade"], "blockedBy": "HoldsRooms" } });
+        let status = json!({ "phase": "Rolling", "message": "1 of 3 pods updated" });
+        let clients = json!({ "state": "running", "commands_acked": 12, "commands_per_s": 870.4, "client_errors": 1,
+            "wrong_answers": 2, "retries": 3, "rooms_moved": 4, "pause_max_ms": 38.2, "owners": {} });
+        let row = |name: &str, reported| PodRow {
+            name: name.to_owned(),
+            tag: "v1".to_owned(),
+            node: "n1".to_owned(),
+            reported,
+        };
+        Snapshot {
+            elapsed_s,
+            status: from_value(status).unwrap(),
+            pods: vec![row("lounge-a", Some(from_value(pod).unwrap())), row("lounge-b", None)],
+            clients: from_value(clients).unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_table_has_each_pod_with_its_rooms_and_what_is_awaited() {
+        let table = snapshot(1.0, "Draining").table().join("\n");
+        for word in
+            ["1 of 3 pods updated", "Draining", "53", "HoldsRooms", "lounge-b", "870 commands/s", "3 errors"]
+        {
+            assert!(table.contains(word), "{word} is missing:\n{table}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_redrawn_over_the_last_one_and_cut_to_the_terminal() {
+        let mut screen = Screen { width: Some(40), drawn: 0, gist: String::new(), last_line_s: 0.0 };
+        let first = screen.redraw(&snapshot(1.0, "Draining"), 40);
+        assert!(!first.contains('\x1b') && first.lines().all(|line| line.chars().count() < 40));
+        assert!(screen.redraw(&snapshot(1.2, "Draining"), 40).starts_with("\x1b[5A\x1b[J"));
+    }
+
+    #[test]
+    fn without_a_terminal_a_line_comes_with_a_change_and_now_and_then() {
+        let mut screen =
+            Screen { width: None, drawn: 0, gist: String::new(), last_line_s: f64::NEG_INFINITY };
+        let mut shown = |elapsed_s, phase| !screen.next_line(&snapshot(elapsed_s, phase)).is_empty();
+        assert!(shown(0.0, "Ready"));
+        assert!(!shown(1.0, "Ready"));
+        assert!(shown(1.2, "Draining"));
+        assert!(shown(1.2 + LINE_EVERY_S, "Draining"));
+    }
+}
