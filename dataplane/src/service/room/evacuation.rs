@@ -79,10 +79,13 @@ async fn evacuate_all(cells: &Cells<VoiceRoom>, orders: &Orders) -> usize {
 
 /// Lets go of everything at the end of the process.
 pub(super) async fn drain(cells: &Cells<VoiceRoom>, deadline: Instant) {
+    // A call that was under way may have opened one more room: each round ends those that it sees.
     let drained = async {
-        futures::stream::iter(cells.all())
-            .for_each_concurrent(SIDE_BY_SIDE, |cell| async move { log_drained(cells, &cell).await })
-            .await;
+        while cells.count() > 0 {
+            futures::stream::iter(cells.all())
+                .for_each_concurrent(SIDE_BY_SIDE, |cell| async move { log_drained(cells, &cell).await })
+                .await;
+        }
     };
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!(rooms = cells.count(), "The drain ran out of time; leases of the rooms that are left expire");
