@@ -15,20 +15,35 @@ die() {
   exit 1
 }
 
-# step TEXT CMD...: says what begins and what it took, and that it is still at work.
+# step TEXT CMD...: says what begins and what it took, and that it is still at work. CMD is called as any command is,
+# so that its first failure ends it, and the script; on_end tells of which step.
 step() {
-  local text=$1 began=$SECONDS ticker status=0
+  local began=$SECONDS
+  STEP=$1
   shift
-  say "$text"
+  say "$STEP"
   (
-    while sleep "$HEARTBEAT_SECONDS"; do say "$text: still at it"; done
+    # What it waits for would outlive it, and keep the output open.
+    sleeper=
+    trap '[ -z "$sleeper" ] || kill "$sleeper"; exit' TERM
+    while true; do
+      sleep "$HEARTBEAT_SECONDS" &
+      sleeper=$!
+      wait "$sleeper"
+      say "$STEP: still at it"
+    done
   ) &
-  ticker=$!
-  "$@" || status=$?
-  kill "$ticker" 2>/dev/null || true
-  wait "$ticker" 2>/dev/null || true
-  [ "$status" = 0 ] || die "failed ($status): $text"
-  [ $((SECONDS - began)) -lt 5 ] || say "$text: done in $((SECONDS - began)) s"
+  TICKER=$!
+  "$@"
+  stop_ticker
+  [ $((SECONDS - began)) -lt 5 ] || say "$STEP: done in $((SECONDS - began)) s"
+  STEP=
+}
+
+stop_ticker() {
+  [ -n "${TICKER:-}" ] || return 0
+  kill "$TICKER" 2>/dev/null || true
+  TICKER=
 }
 
 # cluster_name LETTER: one for each checkout, so that checkouts do not stop each other; at most 12 characters.
@@ -39,10 +54,15 @@ on_end() {
   local status=$?
   trap - EXIT
   trap '' INT TERM
+  stop_ticker
+  [ "$status" = 0 ] || [ -z "${STEP:-}" ] || printf '%s: failed (%d): %s\n' "${0##*/}" "$status" "$STEP" >&2
   # One that another run of this checkout uses is not ours to take down.
   if [[ $("$CLUSTER" status 2>/dev/null || true) == *"owner $$ "* ]]; then "$CLUSTER" down || status=1; fi
   exit "$status"
 }
+trap on_end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # prepare_cluster: all that can be done before it is up.
 prepare_cluster() {
@@ -55,9 +75,6 @@ bring_up_cluster() {
   CLUSTER_NAME=$(cluster_name "$1")
   CLUSTER_OWNER_PID=$$
   export CLUSTER_NAME CLUSTER_OWNER_PID
-  trap on_end EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
   step 'brings up two nodes' "$CLUSTER" up --nodes 2
 }
 

@@ -6,6 +6,7 @@
 mod report;
 mod view;
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -38,7 +39,14 @@ pub async fn run() -> Result<()> {
     let began = Instant::now();
     let say = |text: &str| println!("demo: {:5.1} s  {text}", began.elapsed().as_secs_f64());
     let paths = Paths::from_env()?;
+    let path = paths.output().join("report.json");
     tokio::fs::create_dir_all(paths.output()).await.context("make the output folder")?;
+    // Whoever finds a report there finds that of this run.
+    if let Err(error) = tokio::fs::remove_file(&path).await
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("remove the old {}", path.display()));
+    }
 
     say("installs the chart of the operator, MariaDB and Redis");
     let operator = Operator::new("roomcluster-system");
@@ -56,7 +64,6 @@ pub async fn run() -> Result<()> {
     say("stops the clients and audits database, ledger and events");
     let verdict = site.verdict(load).await?;
     let report = Report::new(pods_rolled, PLAN.rooms, &verdict);
-    let path = paths.output().join("report.json");
     let text = serde_json::to_string_pretty(&report).context("write the report as JSON")? + "\n";
     tokio::fs::write(&path, text).await.with_context(|| format!("write {}", path.display()))?;
     println!();
