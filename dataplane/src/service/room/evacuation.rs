@@ -18,8 +18,9 @@ use crate::cell::{BlockReason, Cell, Cells, LetGo, LetGoMode};
 use crate::logic::RoomLogic;
 use crate::room::VoiceRoom;
 
-/// Rooms that let go side by side: enough to keep all database connections busy.
-const SIDE_BY_SIDE: usize = 32;
+/// Rooms that let go side by side. More do not end sooner, since the database is busy with these; they only wait
+/// for each other while they are closed to their callers.
+const SIDE_BY_SIDE: usize = 8;
 /// Pause before rooms that would not let go are asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How often idle rooms are looked for.
