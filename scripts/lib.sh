@@ -23,13 +23,9 @@ step() {
   shift
   say "$STEP"
   (
-    # What it waits for would outlive it, and keep the output open.
-    sleeper=
-    trap '[ -z "$sleeper" ] || kill "$sleeper"; exit' TERM
+    # In short sleeps: the last of them outlives it, and keeps the output open.
     while true; do
-      sleep "$HEARTBEAT_SECONDS" &
-      sleeper=$!
-      wait "$sleeper"
+      for ((i = 0; i < HEARTBEAT_SECONDS; i++)); do sleep 1; done
       say "$STEP: still at it"
     done
   ) &
