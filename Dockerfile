@@ -9,7 +9,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,targe
     && install -D -t /programs target/release/dataplane target/release/roomcluster-operator
 
 FROM debian:bookworm-slim AS base
-RUN useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin rooms
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin rooms
 USER 65532:65532
 
 FROM base AS operator

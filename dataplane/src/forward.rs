@@ -23,8 +23,8 @@ pub mod wire;
 
 use client::{PeerClients, PeerError};
 
-/// Pause before a request that found no owner looks again.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// First pause before a request that found no owner looks again; it doubles. A room that was let go is free at once.
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// Longest pause; a room that changes hands is found again this soon after it is free.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(100);
 

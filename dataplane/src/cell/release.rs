@@ -2,8 +2,8 @@
 //!
 //! The snapshot is flushed first while the room still serves, so that a flush that hangs cuts nobody. Only then
 //! the mailbox stops, what is in it completes, and the lease is released by compare-and-delete: SQL first, then
-//! the route. The log is the truth throughout: a second flush is owed only to what was committed in between, and
-//! its failure costs a longer replay, not a command.
+//! the route. The log is the truth throughout: what was committed after the flush is replayed from it by the
+//! successor. Only a long tail is flushed again, and the failure of that costs a longer replay, not a command.
 //!
 //! This is where a live hand-off has its place: between the first flush and the retirement a successor can be
 //! prepared, and the retired state can be sent to it instead of being released.
@@ -22,6 +22,9 @@ use crate::logic::RoomLogic;
 
 /// Most of the time that a room is closed to its callers while its last commands are flushed.
 const CLOSED_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A tail up to this long is replayed sooner than a snapshot is written, and the room is closed meanwhile.
+const REPLAYED_TAIL: u64 = 64;
 
 /// Why a room does not let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,8 +79,9 @@ impl<L: RoomLogic> Cells<L> {
             self.remove(cell);
             return LetGo::NotHere;
         };
-        let moved_on = flushed.is_none_or(|seq| seq < resident.seq);
-        if moved_on && let Some(pending) = resident.pending_snapshot(&self.shared().logic) {
+        let durable = flushed.unwrap_or(resident.snapshot_seq);
+        let long_tail = resident.seq.0 - durable.0.min(resident.seq.0) > REPLAYED_TAIL;
+        if long_tail && let Some(pending) = resident.pending_snapshot(&self.shared().logic) {
             let flush = self.flush(cell, &pending);
             if tokio::time::timeout(CLOSED_FLUSH_TIMEOUT, flush).await.is_err() {
                 info!(room = %cell.room(), "The last commands of a room were not flushed; its successor replays them");

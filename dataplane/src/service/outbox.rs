@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::warn;
 use url::Url;
 
 use self::log_sink::LogSink;
@@ -131,8 +131,8 @@ impl OutboxWorker {
         let cancel = CancellationToken::new();
         let stop = cancel.clone();
         let ended = process.tasks.spawn_once("outbox-worker", async move {
-            let drained = run(parts, stop).await;
-            info!(?drained, "The outbox worker has ended");
+            // It logs its end itself.
+            let _drained = run(parts, stop).await;
         });
         Ok(Self { cancel, ended, store })
     }

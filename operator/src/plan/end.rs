@@ -184,7 +184,8 @@ fn rooms_without_successor(report: &NodeReport) -> u64 {
 fn held_by(report: &NodeReport) -> Option<String> {
     let mut blocked: Vec<_> = report.blocked.iter().filter(|blocked| blocked.rooms > 0).collect();
     blocked.sort_by_key(|blocked| Reverse(blocked.rooms));
-    let reasons: Vec<_> = blocked.iter().map(|blocked| format!("{}: {}", blocked.reason, blocked.rooms)).collect();
+    let reasons: Vec<_> =
+        blocked.iter().map(|blocked| format!("{}: {}", blocked.reason, blocked.rooms)).collect();
     (!reasons.is_empty()).then(|| reasons.join(", "))
 }
 

@@ -18,8 +18,9 @@ use crate::cell::{BlockReason, Cell, Cells, LetGo, LetGoMode};
 use crate::logic::RoomLogic;
 use crate::room::VoiceRoom;
 
-/// Rooms that let go side by side: enough to keep all database connections busy.
-const SIDE_BY_SIDE: usize = 32;
+/// Rooms that let go side by side. More do not end sooner, since the database is busy with these; they only wait
+/// for each other while they are closed to their callers.
+const SIDE_BY_SIDE: usize = 8;
 /// Pause before rooms that would not let go are asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How often idle rooms are looked for.
@@ -79,10 +80,13 @@ async fn evacuate_all(cells: &Cells<VoiceRoom>, orders: &Orders) -> usize {
 
 /// Lets go of everything at the end of the process.
 pub(super) async fn drain(cells: &Cells<VoiceRoom>, deadline: Instant) {
+    // A call that was under way may have opened one more room: each round ends those that it sees.
     let drained = async {
-        futures::stream::iter(cells.all())
-            .for_each_concurrent(SIDE_BY_SIDE, |cell| async move { log_drained(cells, &cell).await })
-            .await;
+        while cells.count() > 0 {
+            futures::stream::iter(cells.all())
+                .for_each_concurrent(SIDE_BY_SIDE, |cell| async move { log_drained(cells, &cell).await })
+                .await;
+        }
     };
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!(rooms = cells.count(), "The drain ran out of time; leases of the rooms that are left expire");
