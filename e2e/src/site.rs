@@ -389,6 +389,21 @@ impl Site {
         let args: Vec<&str> = ["-h", host.as_str()].iter().chain(command).copied().collect();
         program::run("redis-cli", &args, "", Duration::from_secs(5)).await?.ok()
     }
+
+    /// Rooms that the database still gives to a pod: the truth, whatever the operator believes.
+    ///
+    /// # Errors
+    /// When it does not answer, or not with a number.
+    pub async fn unreleased_rooms(&self, pod: &str) -> Result<u64> {
+        let host = format!("--host=mariadb.{}", self.name);
+        let query = format!(
+            "SELECT COUNT(*) FROM room_owner WHERE owner_node_id = '{pod}' AND released_at_ms IS NULL"
+        );
+        let args =
+            [&host, "--user=rooms", "--password=rooms", "--skip-column-names", "rooms", "--execute", &query];
+        let answer = program::run("mariadb", &args, "", Duration::from_secs(5)).await?.ok()?;
+        answer.trim().parse().with_context(|| format!("no count: {answer}"))
+    }
 }
 
 /// Image of the room container.

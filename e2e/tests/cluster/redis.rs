@@ -9,7 +9,6 @@ use e2e::suite::{Company, on_site};
 use e2e::traffic::Plan;
 use e2e::wait::{throughout, until};
 use kube::ResourceExt;
-use roomcluster_crds::PodPhase;
 
 /// How long Redis is away.
 const AWAY: Duration = Duration::from_secs(30);
@@ -79,17 +78,11 @@ async fn await_first_pod_replaced(site: &Site) -> Result<()> {
     .await
 }
 
-/// A pod that is being ended had no rooms when the operator last spoke of it.
+/// A pod that is being ended owns no room in the database.
 async fn ended_pods_were_empty(site: &Site) -> Result<()> {
-    let status = site.status().await?;
     for pod in site.pods().await?.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
-        let Some(reported) = status.pods.iter().find(|reported| reported.name == pod.name_any()) else {
-            continue;
-        };
-        let was_empty =
-            matches!(reported.phase, PodPhase::Empty | PodPhase::Terminating | PodPhase::Draining)
-                && reported.rooms.unwrap_or(0) == 0;
-        ensure!(was_empty, "{} is being ended: {reported:?}", pod.name_any());
+        let (name, rooms) = (pod.name_any(), site.unreleased_rooms(&pod.name_any()).await?);
+        ensure!(rooms == 0, "{name} is being ended and owns {rooms} rooms");
     }
     Ok(())
 }
