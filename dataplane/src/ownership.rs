@@ -3,6 +3,7 @@
 //! The truth is the owner row in SQL; the lease store holds routes that expire and is a hint. The order is
 //! always SQL first, then the lease store. Nothing here knows what a room does.
 
+pub mod breaker;
 pub mod embedded;
 pub mod keeper;
 pub mod lease;

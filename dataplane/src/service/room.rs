@@ -22,6 +22,7 @@ use crate::cell::{CellConfig, CellMetrics, Cells, Committer, CommitterConfig, Sh
 use crate::faults;
 use crate::forward::Router;
 use crate::forward::client::PeerClients;
+use crate::ownership::breaker::Breaker;
 use crate::ownership::lease::LeaseStore;
 use crate::ownership::redis::{RedisLeases, RedisOptions};
 use crate::ownership::{LeaseConfig, LeaseMetrics, Leases, Peers};
@@ -180,7 +181,7 @@ pub async fn start(process: Process, args: RoomArgs) -> Result<Shutdown, BoxErro
     let leases = RedisLeases::open(&args.redis_url, RedisOptions::default())
         .map_err(|error| ConfigError::new("--redis-url", error.to_string()))?;
     let rooms = open_when_reachable(&args.database_url).await?;
-    let stores = Stores { rooms, leases: Arc::new(leases) };
+    let stores = Stores { rooms, leases: Arc::new(Breaker::new(Arc::new(leases))) };
     start_with(process, args, stores).await
 }
 
