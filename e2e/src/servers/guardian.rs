@@ -20,7 +20,7 @@ echo up
 while read -r order; do
   case $order in
     START) run "$@" ;;
-    KILL) kill -KILL "$pid"; wait "$pid" 2>/dev/null ;;
+    KILL) kill -KILL "$pid" 2>/dev/null; wait "$pid" 2>/dev/null ;;
     *) kill -"$order" "$pid" ;;
   esac
   echo done

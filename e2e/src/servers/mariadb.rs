@@ -126,8 +126,10 @@ impl MariaDb {
         self.guardian.order("KILL")
     }
 
-    /// Starts it after a kill, on the same port with the same data.
+    /// Kills it if it still runs, and starts it again on the same port with the same data.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
+        // Also one that still runs: two servers would fight for the directory, and one would outlive the test.
+        self.guardian.order("KILL")?;
         self.guardian.order("START")?;
         self.wait().await
     }

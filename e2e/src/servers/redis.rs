@@ -85,6 +85,8 @@ impl Redis {
 
     /// Starts it after a kill, on the same port.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
+        // Also one that still runs: two servers would fight for the directory, and one would outlive the test.
+        self.guardian.order("KILL")?;
         self.guardian.order("START")?;
         self.wait().await
     }
